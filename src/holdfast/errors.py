@@ -27,6 +27,14 @@ class StateAbsent(Retryable):
     """A unit's state is not where the work was sent; it has to be rebuilt there first."""
 
 
+class FileChanged(Retryable):
+    """A source's file is not what it was when it was found; it is looked at again."""
+
+
+class StateBusy(Retryable):
+    """Another process works on a unit's state, or a snapshot of it is still being written."""
+
+
 # Repair: bytes are wrong or gone; a person or a replica has to supply them.
 class Repairable(HoldfastError):
     """Stored bytes are not what they should be."""
@@ -73,6 +81,10 @@ class AlreadyExists(Misconfigured):
     """Something of that name is there already."""
 
 
+class StreamTaken(AlreadyExists):
+    """Another living process writes this stream; a stream has one writer."""
+
+
 class NameInvalid(Misconfigured):
     """A name that becomes a path has characters that it may not have."""
 
@@ -86,6 +98,10 @@ class Fenced(Reportable):
     """Another process has taken over what this one was writing; this one must stop."""
 
 
+class CommitRefused(Reportable):
+    """An entry contradicts what is committed (a bucket twice, a boundary that goes back); nothing of it was written."""
+
+
 class ConsumerExpired(Reportable):
     """A consumer's position is older than the oldest bucket that is kept."""
 
@@ -95,7 +111,12 @@ class UserFunctionFailed(Reportable):
 
 
 class BadRow(Reportable):
-    """A row cannot be read or computed; the message names it."""
+    """A row cannot be read or computed; the message names it.
+
+    `row` is its number in the batch at hand, where there is one.
+    """
+
+    row: int | None = None
 
 
 class PipelineFailed(Reportable):

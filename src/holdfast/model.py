@@ -28,6 +28,9 @@ NO_BUCKET: Final = -(2**63)
 NO_WATERMARK: Final = -(2**63)
 """The watermark (or highest event time) of an input that has not yet shown an event time."""
 
+FIRST_BUCKET: Final = -(2**62)
+"""Below every bucket: where a unit, a sink or a consumer is that has seen nothing."""
+
 END_OF_TIME: Final = 2**62
 """The boundary and watermark of an input that has ended."""
 
@@ -44,15 +47,19 @@ class FrameKind(IntEnum):
     REC_DONE = 7
 
 
-class FrameRef(msgspec.Struct, frozen=True, array_like=True):
-    """Where a frame is: a segment's path below the pipeline's folder, and the bytes in it."""
+class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """Where a frame is: a segment's path below the pipeline's folder, and the bytes in it.
+
+    `crc` is that of the frame's header, which holds that of the payload: it says which bytes are meant, wherever they are.
+    """
 
     segment: str
     offset: int
     length: int
+    crc: int = 0
 
 
-class Published(msgspec.Struct, frozen=True, array_like=True, tag="frame"):
+class Published(msgspec.Struct, frozen=True, array_like=True, gc=False, tag="frame"):
     """A frame that has become part of a stream.
 
     `stamp_us` is the tuple_time of every row, for a source that is stamped on arrival; then the bucket range is that
@@ -92,7 +99,10 @@ class BatchLogged(msgspec.Struct, frozen=True, array_like=True, tag="batch"):
 
 
 class FileLogged(msgspec.Struct, frozen=True, array_like=True, tag="file"):
-    """Rows `[row_start, row_end)` of a source file are in the stream. `last` says that the file is done."""
+    """Rows `[row_start, row_end)` of a source file are in the stream. `last` says that the file is done.
+
+    Of a text file it is bytes that are counted, not rows: they are what a file can be cut and resumed at.
+    """
 
     stream: str
     path: str
@@ -162,6 +172,21 @@ class Reported(msgspec.Struct, frozen=True, array_like=True, tag="report"):
     at_us: int
 
 
+class Moved(msgspec.Struct, frozen=True, array_like=True, tag="moved"):
+    """A committed frame now lives at `new`, byte for byte; `old` may be deleted."""
+
+    stream: str
+    old: FrameRef
+    new: FrameRef
+
+
+class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag="trimmed"):
+    """Nobody needs the frames of `stream` that end at or before `before_bucket`; they are no longer part of it."""
+
+    stream: str
+    before_bucket: int
+
+
 JournalItem = (
     Published
     | Advanced
@@ -173,6 +198,8 @@ JournalItem = (
     | SinkDone
     | Ended
     | Reported
+    | Moved
+    | Trimmed
 )
 
 

@@ -15,21 +15,21 @@ from typing import Literal as OneOf
 import msgspec
 
 
-class Column(msgspec.Struct, frozen=True, tag="column"):
+class Column(msgspec.Struct, frozen=True, tag="column", tag_field="node"):
     """A column of the rows at hand, by name; names are unique there."""
 
     name: str
     type: str
 
 
-class Constant(msgspec.Struct, frozen=True, tag="constant"):
+class Constant(msgspec.Struct, frozen=True, tag="constant", tag_field="node"):
     """A literal. Text for decimals and strings, microseconds for timestamps, days for dates, base64 for binary."""
 
     value: bool | int | float | str | None
     type: str
 
 
-class Call(msgspec.Struct, frozen=True, tag="call"):
+class Call(msgspec.Struct, frozen=True, tag="call", tag_field="node"):
     """A function of our Arrow expression engine; `cast` is one too, with its target as `type`."""
 
     function: str

@@ -1,0 +1,1 @@
+"""Measurements: ours and the peers', each one command, each with its goals."""

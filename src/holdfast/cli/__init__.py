@@ -1,0 +1,1 @@
+"""The command line: what a person can ask a store or a pipeline without writing a program."""

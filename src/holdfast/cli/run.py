@@ -1,0 +1,136 @@
+"""`holdfast run`: a pipeline's script in a process of its own, started again when it dies.
+
+Invariants:
+    * The script is `__main__` of a fresh Python process. There is never more than one at a time.
+    * A signal to stop reaches the script once, and ends the waiting between two starts too; after one nothing is
+      started again.
+    * When this process dies, the script is told to stop: it does not go on unwatched.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import click
+
+from holdfast.cli.output import common_options, example, print_json, print_message
+
+BACKOFF_FIRST_S = 1.0
+BACKOFF_MAX_S = 30.0
+HEALTHY_S = 60.0
+
+_EXIT_WRONG_USE = 2
+_PR_SET_PDEATHSIG = 1
+
+
+class Supervisor:
+    """Runs a command, and again after it died, up to a number of restarts."""
+
+    def __init__(self, arguments: Sequence[str], restarts: int, as_json: bool, backoff_first_s: float) -> None:
+        self._arguments = list(arguments)
+        self._restarts = restarts
+        self._as_json = as_json
+        self._backoff_first_s = backoff_first_s
+        self._child: subprocess.Popen[bytes] | None = None
+        self._stop = threading.Event()
+
+    def run(self) -> int:
+        """Return the exit status of the last process, 128 + n where signal n ended it."""
+        used, backoff_s = 0, self._backoff_first_s
+        while True:
+            started = time.monotonic()
+            status = self._run_once()
+            if time.monotonic() - started >= HEALTHY_S:
+                used, backoff_s = 0, self._backoff_first_s
+            if self._stop.is_set() or status in (0, _EXIT_WRONG_USE) or used >= self._restarts:
+                self._tell("ended", status=status, restarts=used)
+                return status
+            used += 1
+            self._tell("died", status=status, restart=used, restarts=self._restarts, wait_s=backoff_s)
+            if self._stop.wait(backoff_s):
+                return status
+            backoff_s = min(backoff_s * 2, BACKOFF_MAX_S)
+
+    def stop(self, number: int, frame: FrameType | None = None) -> None:
+        """Pass a signal on to the script; it may be called by a signal handler."""
+        self._stop.set()
+        child = self._child
+        if child is not None and child.poll() is None:
+            child.send_signal(number)
+
+    def _run_once(self) -> int:
+        # A group of its own: Ctrl-C then reaches the script through us alone, and so once.
+        self._child = subprocess.Popen(self._arguments, process_group=0, preexec_fn=_die_with(os.getpid()))
+        self._tell("started", pid=self._child.pid)
+        if self._stop.is_set():
+            self._child.send_signal(signal.SIGTERM)
+        code = self._child.wait()
+        return code if code >= 0 else 128 - code
+
+    def _tell(self, event: str, **what: object) -> None:
+        if self._as_json:
+            print_json({"event": event, **what})
+        elif event == "died":
+            print_message(
+                f"holdfast: the pipeline died with exit status {what['status']}; start {what['restart']} of "
+                f"{what['restarts']} follows in {what['wait_s']:g} s"
+            )
+        elif event == "ended" and what["status"]:
+            print_message(f"holdfast: the pipeline ended with exit status {what['status']}")
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Return what makes a new process get SIGTERM when its parent dies."""
+    library = ctypes.CDLL(None, use_errno=True)
+
+    def arrange() -> None:
+        library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        if os.getppid() != parent:
+            os._exit(1)
+
+    return arrange
+
+
+def run_script(
+    file: str,
+    arguments: Sequence[str],
+    restarts: int = 0,
+    as_json: bool = False,
+    backoff_first_s: float = BACKOFF_FIRST_S,
+) -> int:
+    """Run a script under supervision from the main thread; return its exit status."""
+    supervisor = Supervisor([sys.executable, file, *arguments], restarts, as_json, backoff_first_s)
+    before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        return supervisor.run()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@click.command(
+    "run",
+    epilog=example("holdfast run --restarts 5 retail.py"),
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, readable=True))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+@click.option(
+    "--restarts",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="How often in a row a pipeline that died is started again (a minute of life counts as well again).",
+)
+@common_options
+def command(file: str, arguments: tuple[str, ...], restarts: int, as_json: bool) -> int:
+    """Run the pipeline in the script FILE, with ARGUMENTS for it, until it ends or Ctrl-C."""
+    return 1 if run_script(file, arguments, restarts, as_json) else 0

@@ -1,0 +1,1 @@
+"""The edges of a pipeline: where rows come in and where they go out."""

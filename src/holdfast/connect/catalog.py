@@ -1,0 +1,290 @@
+"""`pipeline.json`: what a pipeline's folder holds, and how a stream is found by its name.
+
+Invariants:
+    * The first run writes the file; of several at once exactly one does. It never becomes a different pipeline:
+      what shaped the bytes in the folder (names, types, shards, buckets, steps) has to stay as it was.
+    * What did not shape them (sinks, paths, policies) may change between runs, and the file follows.
+    * A folder of a newer format is refused before anything else of it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+import uuid
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import AlreadyExists, Misconfigured, StoreCorrupt, StoreUnfit
+from holdfast.log.local_store import LocalStore
+from holdfast.log.store import open_store, validate_name
+from holdfast.log.watch import POLL_INTERVAL_S, Watch
+from holdfast.model import FORMAT_VERSION
+from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Topology
+from holdfast.ports import Store
+
+CATALOG_PATH = "pipeline.json"
+REJECTS_SCHEMA = pa.schema([(name, pa.string()) for name in REJECTS_COLUMNS])
+
+_DIFFERENCES_MAX = 3
+_FREE_OF_SOURCE = ("origin", "late", "on_error", "rejects_max")
+_FREE_OF_STAGE = ("checkpoint_every_us",)
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """The content of `pipeline.json`."""
+
+    format_version: int
+    pipeline_id: str
+    fingerprint: str
+    topology: Topology
+
+
+class _Versioned(msgspec.Struct):
+    format_version: int
+
+
+class StreamSide(msgspec.Struct, frozen=True, tag="side"):
+    """A stream that holds what another one did not take: its late rows or its rejects."""
+
+    name: str
+    of: str
+
+
+class Located(msgspec.Struct, frozen=True):
+    """A stream, found: the store of its pipeline's folder, what declares it, and the schema of its rows."""
+
+    store: Store
+    catalog: Catalog
+    declared: Source | Stage | StreamSide
+    schema: pa.Schema
+
+    @property
+    def topology(self) -> Topology:
+        return self.catalog.topology
+
+    @property
+    def stream(self) -> str:
+        return self.declared.name
+
+
+def fingerprint(topology: Topology) -> str:
+    """Return a text that is the same for topologies that can share a folder."""
+    return hashlib.sha256(msgspec.json.encode(_essence(topology), order="sorted")).hexdigest()[:32]
+
+
+def create_or_check(store: Store, topology: Topology) -> Catalog:
+    """Return the catalog of the pipeline's folder, made now if there is none; `StoreUnfit` says what differs."""
+    for stream in streams(topology):
+        validate_name(stream)
+    fresh = Catalog(FORMAT_VERSION, str(uuid.uuid4()), fingerprint(topology), topology)
+    if not store.exists(CATALOG_PATH):
+        try:
+            store.write_new(CATALOG_PATH, encode(fresh))
+            return fresh
+        except AlreadyExists:
+            pass
+    there = load(store)
+    differences = _differences(there.topology, topology)
+    if differences:
+        shown = "; ".join(differences[:_DIFFERENCES_MAX])
+        more = f" (and {len(differences) - _DIFFERENCES_MAX} more)" if len(differences) > _DIFFERENCES_MAX else ""
+        raise StoreUnfit(
+            f"{store.url} holds pipeline {there.topology.name!r} with other streams or steps: {shown}{more}. "
+            "Use another store or pipeline name for the changed pipeline, or undo the change."
+        )
+    if there.topology != topology:
+        there = msgspec.structs.replace(there, topology=topology)
+        store.replace(CATALOG_PATH, encode(there))
+    return there
+
+
+def encode(catalog: Catalog) -> bytes:
+    """Return the bytes of `pipeline.json`, laid out for a person."""
+    return msgspec.json.format(msgspec.json.encode(catalog), indent=1) + b"\n"
+
+
+def load(store: Store) -> Catalog:
+    """Read `pipeline.json` of a pipeline's folder."""
+    try:
+        data = bytes(store.read(CATALOG_PATH))
+    except FileNotFoundError as error:
+        raise Misconfigured(
+            f"{store.url} holds no pipeline: {CATALOG_PATH} is missing. Check the path, or run the pipeline first."
+        ) from error
+    try:
+        version = msgspec.json.decode(data, type=_Versioned).format_version
+        if version > FORMAT_VERSION:
+            raise StoreUnfit(
+                f"{store.url}: format version {version} is newer than {FORMAT_VERSION}, the one this holdfast reads. "
+                "Install the holdfast that wrote it, or a newer one."
+            )
+        return msgspec.json.decode(data, type=Catalog)
+    except msgspec.MsgspecError as error:
+        raise StoreCorrupt(f"{store.url}/{CATALOG_PATH} cannot be read: {error}. Restore it from a copy.") from error
+
+
+def streams(topology: Topology) -> dict[str, tuple[Source | Stage | StreamSide, pa.Schema]]:
+    """Return every stream of a pipeline by its name, with what declares it and its schema."""
+    found: dict[str, tuple[Source | Stage | StreamSide, pa.Schema]] = {}
+    sided = {each.stream for stage in topology.stages for each in stage.inputs if each.late == "side"}
+    for source in topology.sources:
+        schema = schema_of(source.schema)
+        found[source.name] = (source, schema)
+        if source.late == "side" or source.name in sided:
+            found[f"{source.name}.late"] = (StreamSide(f"{source.name}.late", source.name), schema)
+        if source.on_error == "reject":
+            found[f"{source.name}.rejects"] = (StreamSide(f"{source.name}.rejects", source.name), REJECTS_SCHEMA)
+    for stage in topology.stages:
+        found[stage.name] = (stage, schema_of(stage.schema))
+        if _rejects(stage):
+            found[f"{stage.name}.rejects"] = (StreamSide(f"{stage.name}.rejects", stage.name), REJECTS_SCHEMA)
+    return found
+
+
+def pipelines(store_url: str) -> dict[str, Store]:
+    """Return the folders of all pipelines in a store by name; the store itself where it is a pipeline's folder."""
+    store = open_store(store_url)
+    if store.exists(CATALOG_PATH):
+        return {load(store).topology.name: store}
+    base = store_url.rstrip("/") or "/"
+    names = [name for name in store.list("") if _is_pipeline(store, name)]
+    return {name: open_store(f"{base}/{name}") for name in names}
+
+
+def _is_pipeline(store: Store, name: str) -> bool:
+    try:
+        return store.exists(f"{validate_name(name)}/{CATALOG_PATH}")
+    except Misconfigured:
+        return False
+
+
+def locate(store_url: str, stream: str) -> Located:
+    """Find a stream by `stream` or `pipeline/stream`; for an unknown name the error lists what there is."""
+    pipeline, _, name = stream.rpartition("/")
+    folders = pipelines(store_url)
+    if not folders:
+        raise Misconfigured(
+            f"the store {store_url!r} holds no pipeline (yet). Check the path, or run the pipeline first."
+        )
+    found: list[Located] = []
+    known: list[str] = []
+    for folder, store in folders.items():
+        if pipeline and folder != pipeline:
+            continue
+        catalog = load(store)
+        for each, (declared, schema) in streams(catalog.topology).items():
+            known.append(f"{folder}/{each}")
+            if each == name:
+                found.append(Located(store, catalog, declared, schema))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        names = ", ".join(f"{each.topology.name}/{name}" for each in found)
+        raise Misconfigured(f"the store {store_url!r} holds several streams {name!r}. Say which: {names}.")
+    there = ", ".join(known or folders)
+    raise Misconfigured(f"the store {store_url!r} has no stream {stream!r}. There are: {there}.")
+
+
+def wait_until_located(store_url: str, stream: str, wait_us: int) -> Located:
+    """Find a stream as `locate` does, and wait for its pipeline to be started for the first time if need be."""
+    deadline = time.monotonic() + wait_us / 1e6
+    store = open_store(store_url)
+    watch = Watch() if isinstance(store, LocalStore) else None
+    try:
+        while True:
+            if watch is not None and isinstance(store, LocalStore):
+                # A pipeline's folder appears first, its file a moment later.
+                watch.watch_only(store.root, *(store.root / name for name in store.list("")))
+            try:
+                return locate(store_url, stream)
+            except Misconfigured:
+                left_s = deadline - time.monotonic()
+                if left_s <= 0:
+                    raise
+            if watch is None:
+                time.sleep(min(left_s, POLL_INTERVAL_S))
+            else:
+                watch.wait(left_s)
+    finally:
+        if watch is not None:
+            watch.close()
+
+
+def schema_of(serialized: bytes) -> pa.Schema:
+    """Return the Arrow schema that a plan keeps as bytes."""
+    return pa.ipc.read_schema(pa.py_buffer(serialized))
+
+
+def _rejects(stage: Stage) -> bool:
+    steps = [*stage.steps, *(step for each in stage.inputs for step in each.steps)]
+    return any(each.on_error == "reject" for each in stage.inputs) or any(
+        isinstance(step, MapInArrow) and step.on_error == "reject" for step in steps
+    )
+
+
+def _essence(topology: Topology) -> dict[str, Any]:
+    """Return what shapes the bytes of a pipeline's folder, as plain data with readable schemas."""
+    sources = {each.name: _without(each, _FREE_OF_SOURCE) for each in topology.sources}
+    stages = {each.name: _without(each, _FREE_OF_STAGE) for each in topology.stages}
+    for stage in stages.values():
+        for each in stage["inputs"]:
+            for policy in ("late", "on_error"):
+                each.pop(policy)
+    return {
+        "name": topology.name,
+        "shards": topology.shards,
+        "bucket_width_us": topology.bucket_width_us,
+        "session_time_zone": topology.session_time_zone,
+        "sources": sources,
+        "stages": stages,
+    }
+
+
+def _without(declared: Source | Stage, free: tuple[str, ...]) -> dict[str, Any]:
+    plain = _readable(msgspec.to_builtins(declared, builtin_types=(bytes,)))
+    return {name: value for name, value in plain.items() if name not in free}
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return ", ".join(
+            f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema_of(value)
+        )
+    if isinstance(value, dict):
+        return {name: _readable(each) for name, each in value.items() if name != "on_error" or "function" not in value}
+    if isinstance(value, list):
+        return [_readable(each) for each in value]
+    return value
+
+
+def _differences(there: Topology, asked: Topology) -> list[str]:
+    found = list(_compare("", _essence(there), _essence(asked)))
+    streams_there = {sink.name: sink.stream for sink in there.sinks}
+    for sink in asked.sinks:
+        stream = streams_there.get(sink.name, sink.stream)
+        if stream != sink.stream:
+            found.append(f"sink {sink.name}: it took stream {stream!r}, now {sink.stream!r}")
+    return found
+
+
+def _compare(where: str, there: Any, asked: Any) -> list[str]:
+    if isinstance(there, dict) and isinstance(asked, dict):
+        names = [*there, *(name for name in asked if name not in there)]
+        missing = object()
+        result = []
+        for name in names:
+            path = f"{where}.{name}" if where else name
+            left, right = there.get(name, missing), asked.get(name, missing)
+            if right is missing:
+                result.append(f"{path} is gone")
+            elif left is missing:
+                result.append(f"{path} is new")
+            else:
+                result += _compare(path, left, right)
+        return result
+    if isinstance(there, list) and isinstance(asked, list) and len(there) == len(asked):
+        return [text for i in range(len(there)) for text in _compare(f"{where}[{i}]", there[i], asked[i])]
+    return [] if there == asked else [f"{where} was {there!r}, now {asked!r}"]

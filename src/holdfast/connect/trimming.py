@@ -1,0 +1,118 @@
+"""Let go of what a producer's stream holds and nobody needs: stages replay from snapshots, consumers have leases.
+
+A source stream belongs to its producer, so the producer deletes; what is needed it reads from the journals of others.
+
+Invariants:
+    * A stage needs its input from the older of its two last snapshots on: the newer may turn out to be unreadable. As
+      long as a unit lacks them, everything is kept; so is a stream that nobody reads.
+    * What goes is first taken out of the journal (`Trimmed`), then deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+
+from holdfast.connect.catalog import Located
+from holdfast.connect.lease import leases
+from holdfast.errors import HoldfastError
+from holdfast.log.ledger import Ledger
+from holdfast.log.reconcile import segment_paths
+from holdfast.log.retention import Need, decide
+from holdfast.log.stream_log import StreamLog
+from holdfast.log.stream_reader import StreamReader
+from holdfast.model import FIRST_BUCKET
+from holdfast.ports import Store
+
+
+class Trimmer:
+    """Trims one stream. Any thread may ask; one trims at a time."""
+
+    def __init__(self, located: Located, log: StreamLog, folder: str) -> None:
+        self._store = located.store
+        self._stream = located.stream
+        self._log = log
+        self._folder = folder
+        readers = [s.name for s in located.topology.stages if any(i.stream == located.stream for i in s.inputs)]
+        self._readers = [StreamReader(self._store, name) for name in readers]
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+
+    def trim(self) -> None:
+        """Delete what nobody needs now; nothing where somebody else is at it."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            self._trim()
+        finally:
+            self._lock.release()
+
+    def wait_and_trim(self, timeout_s: float) -> None:
+        """Wait until a stage has committed something, or the time is over, and then trim."""
+        deadline = time.monotonic() + timeout_s
+        if not self._lock.acquire(timeout=max(timeout_s, 0.0)):
+            return
+        try:
+            left_s = max(deadline - time.monotonic(), 0.0)
+            if self._readers:
+                self._readers[0].wait(left_s)
+            else:
+                self._stopped.wait(left_s)
+            if not self._stopped.is_set():
+                self._trim()
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Stop waiting, and give the descriptors back."""
+        self._stopped.set()
+        for reader in self._readers:
+            reader.wake()
+        with self._lock:
+            for reader in self._readers:
+                reader.close()
+            self._readers.clear()
+
+    def _trim(self) -> None:
+        if self._stopped.is_set():
+            return
+        needs = self._needs()
+        if not needs or min(need.bucket for need in needs) == FIRST_BUCKET:
+            return
+        sizes = {path: size for path in segment_paths(self._store, self._stream) if (size := _size(self._store, path))}
+        decisions = decide(self._log.ledger, {self._stream: needs}, {self._stream: sizes}, {self._folder})
+        for decision in decisions:
+            if decision.trimmed is not None:
+                self._log.commit([decision.trimmed]).result()
+            for path in decision.delete:
+                self._store.delete(path)
+
+    def _needs(self) -> list[Need]:
+        """Return who needs the stream from which bucket on."""
+        needs = []
+        for reader in self._readers:
+            reader.poll()
+            needs.append(Need(reader.stream, replay_from(reader.ledger, reader.stream)))
+        now_us = time.time_ns() // 1000
+        # An unreadable lease may be one that holds: nothing is deleted then.
+        try:
+            held = [lease for lease in leases(self._store, self._stream) if lease.holds(now_us)]
+        except HoldfastError:
+            return [Need("a consumer", FIRST_BUCKET)]
+        return needs + [Need(f"consumer {lease.name}", lease.bucket) for lease in held]
+
+
+def replay_from(ledger: Ledger, stage: str) -> int:
+    """Return the oldest bucket of its inputs that a stage may have to read again."""
+    oldest = []
+    for shard in range(ledger.shards):
+        kept = [snapshot.bucket_end for snapshot in ledger.snapshots(stage, shard)]
+        oldest.append(kept[0] if len(kept) > 1 else FIRST_BUCKET)
+    return min(oldest)
+
+
+def _size(store: Store, path: str) -> int:
+    with contextlib.suppress(FileNotFoundError):
+        return store.size(path)
+    return 0

@@ -1,0 +1,137 @@
+"""Check an entry against what is committed and what is on its way, before anything is written.
+
+Invariants:
+    * An admitted entry never makes a unit, a boundary, a batch or a file go back or happen twice: that double commits
+      are impossible is decided here, not by who calls.
+    * Refusing changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Final
+
+from holdfast.errors import CommitRefused
+from holdfast.log.ledger import Ledger, stream_of
+from holdfast.model import (
+    Advanced,
+    BatchLogged,
+    FileLogged,
+    JournalItem,
+    Published,
+    SinkDone,
+    UnitCommitted,
+)
+
+
+class Admission:
+    """Positions of a ledger, plus those of entries that are queued but not yet applied to it."""
+
+    def __init__(self, ledger: Ledger, names: Collection[str]) -> None:
+        self._ledger = ledger
+        self._names = frozenset(names)
+        self._boundaries: dict[str, int] = {}
+        self._units: dict[tuple[str, int], int] = {}
+        self._batches: dict[tuple[str, str], tuple[int, int]] = {}
+        self._files: dict[tuple[str, str], FileLogged] = {}
+        self._sinks: dict[str, int] = {}
+
+    def admit(self, items: Sequence[JournalItem]) -> None:
+        """Take an entry into account, or raise `CommitRefused` and leave everything as it was."""
+        trial = Admission(self._ledger, self._names)
+        for name in _OVERLAYS:
+            setattr(trial, name, dict(getattr(self, name)))
+        for item in items:
+            check = _CHECKS.get(type(item))
+            if check is not None:
+                check(trial, item)
+        for name in _OVERLAYS:
+            setattr(self, name, getattr(trial, name))
+
+    def settle(self) -> None:
+        """Forget what is on its way: it is in the ledger now, or it failed."""
+        for name in _OVERLAYS:
+            getattr(self, name).clear()
+
+    def _boundary_us(self, stream: str) -> int:
+        known = self._boundaries.get(stream)
+        return self._ledger.boundary_us(stream) if known is None else known
+
+    def _published(self, item: Published) -> None:
+        self._check_name(item.stream, item)
+        if item.bucket_start >= item.bucket_end:
+            raise _refused(item, "at least one bucket", f"[{item.bucket_start}, {item.bucket_end})")
+        boundary_us = self._boundary_us(item.stream)
+        if item.stamp_us is not None and item.stamp_us < boundary_us:
+            raise _refused(item, f"a stamp at or after the boundary {boundary_us}", str(item.stamp_us))
+
+    def _advanced(self, item: Advanced) -> None:
+        self._check_name(item.stream, item)
+        boundary_us = self._boundary_us(item.stream)
+        if item.boundary_us < boundary_us:
+            raise _refused(item, f"a boundary at or after {boundary_us}", str(item.boundary_us))
+        self._boundaries[item.stream] = item.boundary_us
+
+    def _unit_committed(self, item: UnitCommitted) -> None:
+        self._check_name(item.stage, item)
+        key = (item.stage, item.shard)
+        committed = self._units.get(key)
+        if committed is None:
+            unit = self._ledger.unit(*key)
+            committed = item.bucket_start if unit is None else unit.bucket_end
+        if item.bucket_start != committed or item.bucket_end <= item.bucket_start:
+            raise _refused(item, f"buckets from {committed} on", f"[{item.bucket_start}, {item.bucket_end})")
+        if not 0 <= item.shard < self._ledger.shards:
+            raise _refused(item, f"a shard below {self._ledger.shards}", str(item.shard))
+        self._units[key] = item.bucket_end
+
+    def _batch_logged(self, item: BatchLogged) -> None:
+        self._check_name(item.stream, item)
+        key = (item.stream, item.writer)
+        last = self._batches.get(key) or self._ledger.batch_last(*key)
+        if last is not None and (item.epoch, item.sequence) <= last:
+            raise _refused(item, f"a batch after (epoch, sequence) {last}", f"{(item.epoch, item.sequence)}")
+        self._batches[key] = (item.epoch, item.sequence)
+
+    def _file_logged(self, item: FileLogged) -> None:
+        self._check_name(item.stream, item)
+        key = (item.stream, item.path)
+        last = self._files.get(key) or self._ledger.files(item.stream).get(item.path)
+        again = last is None or (last.size_bytes, last.modified_ns) != (item.size_bytes, item.modified_ns)
+        row_expected = 0 if again or last is None else last.row_end
+        if item.row_start != row_expected or (last is not None and last.last and not again):
+            expected = "nothing: the file is done" if last is not None and last.last else f"rows from {row_expected} on"
+            raise _refused(item, expected, f"rows [{item.row_start}, {item.row_end})")
+        self._files[key] = item
+
+    def _sink_done(self, item: SinkDone) -> None:
+        done = self._sinks.get(item.sink)
+        if done is None:
+            position = self._ledger.sinks.get(item.sink)
+            done = None if position is None else position.bucket_end
+        if done is not None and item.bucket_end < done:
+            raise _refused(item, f"a bucket end at or after {done}", str(item.bucket_end))
+        self._sinks[item.sink] = item.bucket_end
+
+    def _check_name(self, stream: str, item: JournalItem) -> None:
+        if stream not in self._names:
+            raise _refused(item, f"a stream of this log ({', '.join(sorted(self._names))})", stream)
+
+
+def _refused(item: JournalItem, expected: str, found: str) -> CommitRefused:
+    return CommitRefused(
+        f"a {type(item).__name__} of {stream_of(item)!r} was refused: expected {expected}, found {found}; nothing of "
+        "its "
+        "entry was written; what it reports is committed already or was not asked for, so drop it"
+    )
+
+
+_OVERLAYS: Final = ("_boundaries", "_units", "_batches", "_files", "_sinks")
+_CHECKS: Final[dict[type, Callable[..., None]]] = {
+    Published: Admission._published,
+    Advanced: Admission._advanced,
+    UnitCommitted: Admission._unit_committed,
+    BatchLogged: Admission._batch_logged,
+    FileLogged: Admission._file_logged,
+    SinkDone: Admission._sink_done,
+}

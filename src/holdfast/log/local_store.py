@@ -1,0 +1,368 @@
+"""A store in a folder of a local file system.
+
+Invariants:
+    * `write_new`, `replace` and a returned `AppendFile.sync` survive a crash of the machine, names included.
+    * A file whose sync failed takes nothing more: the kernel may have dropped what it could not write.
+    * A view that `read` returned stays valid after the file has grown, was replaced or was deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import itertools
+import mmap
+import os
+import shutil
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import AlreadyExists, HoldfastError, StoreUnavailable, StoreUnfit
+from holdfast.log.store import validate_path
+from holdfast.ports import Buffer, Capabilities, Lock
+
+MAPS_MAX: Final = 256
+"""How many files a store keeps mapped; each costs a file descriptor."""
+
+_BUFFERS_PER_WRITE: Final = 512
+_NO_BYTES: Final = memoryview(b"")
+_temporary_numbers = itertools.count()
+
+
+def _failure(action: str, path: Path, error: OSError) -> HoldfastError:
+    """Return our error for what the operating system said."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreUnavailable(
+            f"{action} {path} failed: the disk is full or the quota is used up ({error.strerror}); "
+            "nothing that was committed is lost; free some space and go on"
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.ENAMETOOLONG):
+        return StoreUnfit(
+            f"{action} {path} failed: {error.strerror}; give a folder that this process may write to (nothing was "
+            "changed)"
+        )
+    return StoreUnavailable(
+        f"{action} {path} failed: {error.strerror}; nothing that was committed is lost; check the disk and try again"
+    )
+
+
+@contextlib.contextmanager
+def _named(action: str, path: Path) -> Iterator[None]:
+    """Turn an `OSError` into our error; a file that is not there stays `FileNotFoundError`."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except FileExistsError as error:
+        raise AlreadyExists(f"{action} {path} failed: it is there already; choose another name") from error
+    except OSError as error:
+        raise _failure(action, path, error) from error
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the names in a folder survive a crash."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _make_folders(folder: Path) -> None:
+    """Create a folder and those above it, durably."""
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for new in reversed(missing):
+        with contextlib.suppress(FileExistsError):
+            new.mkdir()
+        # Also where another process has just made it: it may not have synced it yet.
+        _sync_folder(new.parent)
+
+
+def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> int:
+    """Write all buffers in order, whatever the kernel takes at a time, and return their size."""
+    views = [memoryview(buffer).cast("B") for buffer in buffers]
+    size = sum(view.nbytes for view in views)
+    position = 0
+    while position < len(views):
+        written = os.writev(descriptor, views[position : position + _BUFFERS_PER_WRITE])
+        while position < len(views) and written >= views[position].nbytes:
+            written -= views[position].nbytes
+            position += 1
+        if written:
+            views[position] = views[position][written:]
+    return size
+
+
+class LocalAppendFile:
+    """A file that this process made and alone appends to."""
+
+    def __init__(self, path: str, absolute: Path, descriptor: int) -> None:
+        self._path = path
+        self._absolute = absolute
+        self._descriptor = descriptor
+        self._size = 0
+        self._synced_size = 0
+        self._name_synced = False
+        self._broken: str | None = None
+
+    @property
+    def path(self) -> str:
+        return self._path
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    def append(self, buffers: Sequence[Buffer]) -> int:
+        """Write all buffers and return the offset of the first byte; what fails half-way is cut off again."""
+        self._check_usable()
+        offset = self._size
+        try:
+            self._size += _write_all(self._descriptor, buffers)
+        except OSError as error:
+            asked = sum(memoryview(buffer).nbytes for buffer in buffers)
+            try:
+                self.truncate(offset)
+            except StoreUnavailable as failure:
+                self._broken = str(failure)
+            raise _failure(f"appending {asked} bytes at offset {offset} to", self._absolute, error) from error
+        return offset
+
+    def write_at(self, offset: int, data: Buffer) -> None:
+        """Overwrite bytes that were appended before."""
+        self._check_usable()
+        view = memoryview(data).cast("B")
+        assert offset + view.nbytes <= self._size, "write_at only overwrites"
+        with _named(f"overwriting {view.nbytes} bytes at offset {offset} of", self._absolute):
+            while view.nbytes:
+                written = os.pwrite(self._descriptor, view, offset)
+                offset += written
+                view = view[written:]
+
+    def sync(self) -> None:
+        """Return when every appended byte and the file's name are durable; a failure is final for this file."""
+        self._check_usable()
+        try:
+            with _named("syncing", self._absolute):
+                os.fdatasync(self._descriptor)
+                if not self._name_synced:
+                    _sync_folder(self._absolute.parent)
+        except (HoldfastError, FileNotFoundError) as error:
+            self._broken = str(error)
+            raise
+        self._name_synced = True
+        self._synced_size = self._size
+
+    def truncate(self, size: int) -> None:
+        """Cut off bytes that were never synced."""
+        assert size >= self._synced_size, "synced bytes are never cut off"
+        with _named(f"cutting to {size} bytes", self._absolute):
+            os.ftruncate(self._descriptor, size)
+            os.lseek(self._descriptor, size, os.SEEK_SET)
+        self._size = size
+
+    def close(self) -> None:
+        """Close without syncing; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _check_usable(self) -> None:
+        assert self._descriptor >= 0, f"{self._path} is closed"
+        if self._broken is not None:
+            raise StoreUnavailable(
+                f"{self._absolute} takes nothing more, because an earlier write or sync failed ({self._broken}); "
+                "go on in a new file"
+            )
+
+
+class LocalLock:
+    """A flock; it ends with the process at the latest."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def release(self) -> None:
+        """Let others have the lock; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class LocalStore:
+    """A folder of a local file system (or of one that all machines mount). Safe to use from many threads."""
+
+    capabilities = Capabilities(append=True, durable_sync=True, exclusive_create=True, rename=True, lock=True)
+
+    def __init__(self, root: str | Path) -> None:
+        self._root = Path(root).absolute()
+        self._text_root = f"{self._root}/"
+        self._maps: OrderedDict[str, tuple[int, memoryview]] = OrderedDict()
+        self._maps_lock = threading.Lock()
+
+    @property
+    def root(self) -> Path:
+        return self._root
+
+    @property
+    def url(self) -> str:
+        return self._root.as_uri()
+
+    def absolute(self, path: str) -> Path:
+        """Return where a path of the store is in the file system."""
+        return self._root / validate_path(path)
+
+    def create(self, path: str) -> LocalAppendFile:
+        absolute = self.absolute(path)
+        with _named("creating", absolute):
+            flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            try:
+                descriptor = os.open(absolute, flags, 0o644)
+            except FileNotFoundError:
+                _make_folders(absolute.parent)
+                descriptor = os.open(absolute, flags, 0o644)
+        return LocalAppendFile(path, absolute, descriptor)
+
+    def write_new(self, path: str, data: Buffer) -> None:
+        absolute = self.absolute(path)
+        with _named(f"writing {memoryview(data).nbytes} bytes to", absolute):
+            temporary = self._write_temporary(absolute, data)
+            try:
+                # Unlike a rename, a link never replaces: of several callers exactly one wins.
+                os.link(temporary, absolute)
+            finally:
+                os.unlink(temporary)
+            _sync_folder(absolute.parent)
+
+    def replace(self, path: str, data: Buffer) -> None:
+        absolute = self.absolute(path)
+        with _named(f"writing {memoryview(data).nbytes} bytes to", absolute):
+            temporary = self._write_temporary(absolute, data)
+            try:
+                os.rename(temporary, absolute)
+            except OSError:
+                os.unlink(temporary)
+                raise
+            _sync_folder(absolute.parent)
+
+    def read(self, path: str, offset: int = 0, length: int | None = None) -> memoryview:
+        absolute = self._text_root + validate_path(path)
+        status = os.stat(absolute)
+        end = status.st_size if length is None else min(offset + length, status.st_size)
+        with self._maps_lock:
+            inode, view = self._maps.get(path, (-1, _NO_BYTES))
+            # A file that grew is mapped again only for bytes that the map lacks: a journal's mark is read all the time.
+            if inode == status.st_ino and end <= view.nbytes <= status.st_size:
+                self._maps.move_to_end(path)
+            else:
+                view = self._map(path, absolute)
+        return view[offset:end]
+
+    def size(self, path: str) -> int:
+        return os.stat(self._text_root + validate_path(path)).st_size
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._text_root + validate_path(path))
+
+    def list(self, folder: str) -> list[str]:
+        absolute = self.absolute(folder) if folder else self._root
+        with _named("listing", absolute):
+            try:
+                # A dot begins the name of a file that is not finished.
+                return sorted(name for name in os.listdir(absolute) if not name.startswith("."))
+            except (FileNotFoundError, NotADirectoryError):
+                return []
+
+    def rename(self, source: str, target: str) -> None:
+        origin, goal = self.absolute(source), self.absolute(target)
+        with _named(f"renaming to {target}", origin):
+            _make_folders(goal.parent)
+            os.rename(origin, goal)
+            _sync_folder(goal.parent)
+            if origin.parent != goal.parent:
+                _sync_folder(origin.parent)
+        self._forget(source)
+
+    def truncate(self, path: str, size: int) -> None:
+        absolute = self.absolute(path)
+        self._forget(path)
+        with _named(f"cutting to {size} bytes", absolute):
+            os.truncate(absolute, size)
+
+    def delete(self, path: str) -> None:
+        absolute = self.absolute(path)
+        self._forget(path)
+        with _named("deleting", absolute):
+            try:
+                os.unlink(absolute)
+            except FileNotFoundError:
+                return
+            except (IsADirectoryError, PermissionError):
+                if not stat.S_ISDIR(os.lstat(absolute).st_mode):
+                    raise
+                # Somebody may be adding to the folder: what is left then is deleted by the next call.
+                shutil.rmtree(absolute, ignore_errors=True)
+
+    def lock(self, path: str) -> Lock | None:
+        absolute = self.absolute(path)
+        with _named("locking", absolute):
+            _make_folders(absolute.parent)
+            descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            except OSError:
+                os.close(descriptor)
+                raise
+        return LocalLock(descriptor)
+
+    def _write_temporary(self, absolute: Path, data: Buffer) -> Path:
+        """Write and sync a file beside `absolute`, under a name that `list` does not show."""
+        temporary = absolute.with_name(f".{absolute.name}.{os.getpid()}.{next(_temporary_numbers)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        try:
+            descriptor = os.open(temporary, flags, 0o644)
+        except FileNotFoundError:
+            _make_folders(absolute.parent)
+            descriptor = os.open(temporary, flags, 0o644)
+        try:
+            _write_all(descriptor, [data])
+            os.fsync(descriptor)
+        except OSError:
+            os.unlink(temporary)
+            raise
+        finally:
+            os.close(descriptor)
+        return temporary
+
+    def _map(self, path: str, absolute: str) -> memoryview:
+        """Map a whole file anew. Its last views keep an older map alive, so nobody's bytes go away."""
+        descriptor = os.open(absolute, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            status = os.fstat(descriptor)
+            if status.st_size == 0:
+                return _NO_BYTES
+            view = memoryview(mmap.mmap(descriptor, status.st_size, prot=mmap.PROT_READ))
+        finally:
+            os.close(descriptor)
+        self._maps[path] = (status.st_ino, view)
+        self._maps.move_to_end(path)
+        while len(self._maps) > MAPS_MAX:
+            self._maps.popitem(last=False)
+        return view
+
+    def _forget(self, path: str) -> None:
+        """Let go of the maps of a file, or of all files of a folder."""
+        with self._maps_lock:
+            for known in [known for known in self._maps if known == path or known.startswith(f"{path}/")]:
+                del self._maps[known]

@@ -1,0 +1,109 @@
+"""Compare what the journal names with the files that are there.
+
+Invariants:
+    * A frame that the journal names was synced before it was named: if its segment is gone or too short, somebody's
+      disk has lost it, and that is an error with a name, whatever else is fine.
+    * A segment that no frame is in was never part of a stream, or no longer is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from holdfast.errors import SegmentCorrupt
+from holdfast.log.ledger import Ledger
+from holdfast.log.segment import SUFFIX
+from holdfast.log.store import validate_name
+from holdfast.model import Published
+from holdfast.ports import Store
+
+
+class SegmentUse(msgspec.Struct, frozen=True):
+    """What the journal says about a segment: how many frames it has there, their bytes, and where the last one ends."""
+
+    frames: int
+    live_bytes: int
+    end: int
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A frame that the journal names and that cannot be read."""
+
+    stream: str
+    frame: Published
+    found: str
+
+
+class Reconciled(msgspec.Struct, frozen=True):
+    """The result: what is missing, and which segments hold nothing."""
+
+    missing: list[Damage]
+    orphans: dict[str, int]
+    """Path and size of each segment that no frame is in."""
+    torn_bytes: int
+    """Bytes behind the last named frame of a segment: written, never committed."""
+
+
+def segment_paths(store: Store, stream: str) -> Iterator[str]:
+    """Yield the paths of all segments of a stream."""
+    root = f"streams/{validate_name(stream)}"
+    for node in store.list(root):
+        for folder in store.list(f"{root}/{node}"):
+            for name in store.list(f"{root}/{node}/{folder}"):
+                if name.endswith(SUFFIX):
+                    yield f"{root}/{node}/{folder}/{name}"
+
+
+def segment_uses(ledger: Ledger, stream: str, trimmed_before: int | None = None) -> dict[str, SegmentUse]:
+    """Return what the frames of a stream (without those that a trim before that bucket drops) use of each segment."""
+    counts: dict[str, list[int]] = {}
+    for published in ledger.all_frames(stream):
+        if trimmed_before is not None and published.bucket_end <= trimmed_before:
+            continue
+        ref = published.frame
+        use = counts.setdefault(ref.segment, [0, 0, 0])
+        use[0] += 1
+        use[1] += ref.length
+        use[2] = max(use[2], ref.offset + ref.length)
+    return {path: SegmentUse(*use) for path, use in counts.items()}
+
+
+def reconcile(store: Store, ledger: Ledger, streams: Collection[str]) -> Reconciled:
+    """Return what is missing and what is too much of `streams`, by names and sizes alone."""
+    missing: list[Damage] = []
+    orphans: dict[str, int] = {}
+    torn_bytes = 0
+    for stream in streams:
+        uses = segment_uses(ledger, stream)
+        sizes = {path: store.size(path) for path in segment_paths(store, stream)}
+        orphans |= {path: size for path, size in sizes.items() if path not in uses}
+        short = {path for path, use in uses.items() if sizes.get(path, -1) < use.end}
+        torn_bytes += sum(sizes[path] - use.end for path, use in uses.items() if path not in short)
+        if short:
+            missing += _missing(ledger, stream, short, sizes)
+    return Reconciled(missing, orphans, torn_bytes)
+
+
+def _missing(ledger: Ledger, stream: str, short: Collection[str], sizes: dict[str, int]) -> Iterator[Damage]:
+    for published in ledger.all_frames(stream):
+        ref = published.frame
+        if ref.segment in short and ref.offset + ref.length > sizes.get(ref.segment, -1):
+            found = f"{sizes[ref.segment]} bytes" if ref.segment in sizes else "no such file"
+            yield Damage(stream, published, found)
+
+
+def check_nothing_missing(reconciled: Reconciled) -> None:
+    """Raise `SegmentCorrupt` naming the first missing frame."""
+    if reconciled.missing:
+        first = reconciled.missing[0]
+        ref = first.frame.frame
+        shard = "many" if first.frame.shard < 0 else str(first.frame.shard)
+        raise SegmentCorrupt(
+            f"stream {first.stream!r}, shard {shard}: the frame at offset {ref.offset} of segment {ref.segment} is "
+            "missing: "
+            f"expected {ref.offset + ref.length} bytes in the file, found {first.found} ({len(reconciled.missing)} "
+            "frames "
+            "in all); restore the file from a copy of the store, or run `holdfast log repair`"
+        )

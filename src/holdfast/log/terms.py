@@ -1,0 +1,309 @@
+"""Terms: who may publish a stream, and where the journal of the one before ended.
+
+    terms/<stream>/000008.sealing    somebody is about to take term 8: nothing of term 7 counts from now on
+    terms/<stream>/000008            who holds term 8, its journal, and where that of term 7 ended
+
+Fencing is by name, not by lock: both files are created exclusively. A reader takes an entry only if afterwards no seal
+of a later term exists, or if the entry lies before the end that the later term's file names. A flock, where the store
+has one, only says earlier that the holder lives.
+
+Invariants:
+    * Of a stream's terms the highest whose file exists is the holder; its `previous` always names a journal with a
+      head.
+    * What lies at or past the end named in a term's file was never read by anybody, and never will be.
+    * Taking can stop after any step and be begun again, by anybody.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import AlreadyExists, Fenced, StoreCorrupt, StoreUnfit, StreamTaken
+from holdfast.log.journal import Recovered, recover
+from holdfast.log.ledger import Ledger
+from holdfast.log.store import validate_name
+from holdfast.model import FORMAT_VERSION
+from holdfast.ports import Lock, Store
+
+_SEALING: Final = ".sealing"
+_LOCK: Final = "lock"
+
+
+class Previous(msgspec.Struct, frozen=True):
+    """The journal of the term before, and the number after its last entry that counts."""
+
+    journal: str
+    entry_end: int
+
+
+class TermRecord(msgspec.Struct, frozen=True):
+    """The content of a term's file."""
+
+    stream: str
+    number: int
+    owner: str
+    host: str
+    pid: int
+    journal: str
+    previous: Previous | None
+    names: list[str]
+    version: int = FORMAT_VERSION
+
+
+class _Seal(msgspec.Struct, frozen=True):
+    owner: str
+    host: str
+    pid: int
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """The terms of a stream at a moment."""
+
+    numbers: list[int]
+    sealing: int | None
+    """The number of a term that is sealed for but has no file yet."""
+
+    @property
+    def newest(self) -> int | None:
+        return self.numbers[-1] if self.numbers else None
+
+
+def terms_folder(stream: str) -> str:
+    return f"terms/{validate_name(stream)}"
+
+
+def term_path(stream: str, number: int) -> str:
+    return f"{terms_folder(stream)}/{number:06d}"
+
+
+def seal_path(stream: str, number: int) -> str:
+    return term_path(stream, number) + _SEALING
+
+
+def standing(store: Store, stream: str) -> Standing:
+    """Return which terms of a stream there are."""
+    files = store.list(terms_folder(stream))
+    numbers = sorted(int(name) for name in files if name.isdigit())
+    seals = [int(name[: -len(_SEALING)]) for name in files if name.endswith(_SEALING)]
+    pending = max((number for number in seals if not numbers or number > numbers[-1]), default=None)
+    return Standing(numbers, pending)
+
+
+def is_succeeded(store: Store, stream: str, number: int) -> bool:
+    """Return whether somebody has taken, or begun to take, the term after `number`."""
+    return store.exists(seal_path(stream, number + 1)) or store.exists(term_path(stream, number + 1))
+
+
+def read_term(store: Store, stream: str, number: int) -> TermRecord:
+    """Return the content of a term's file; `FileNotFoundError` where it is gone."""
+    path = term_path(stream, number)
+    data = store.read(path)
+    try:
+        record = msgspec.json.decode(data, type=TermRecord)
+    except msgspec.DecodeError as error:
+        raise StoreCorrupt(
+            f"the term file {path} is damaged: expected who holds term {number} of {stream!r}, found "
+            f"{bytes(data[:80])!r} "
+            f"({error}); restore it from a copy of the store"
+        ) from error
+    if record.version > FORMAT_VERSION:
+        raise StoreUnfit(
+            f"the term file {path} has format version {record.version}, this holdfast reads up to {FORMAT_VERSION}: "
+            "use a "
+            "newer holdfast"
+        )
+    return record
+
+
+class Term:
+    """The right to publish some streams, with one journal for all of them."""
+
+    def __init__(
+        self, store: Store, owner: str, journal: str, numbers: dict[str, int], previous: dict[str, Previous | None]
+    ) -> None:
+        self._store = store
+        self.owner = owner
+        self.journal = journal
+        self.numbers = numbers
+        self.previous = previous
+        self.recovered: list[tuple[list[str], Recovered, Ledger]] = []
+        self.locks: list[Lock] = []
+
+    @property
+    def names(self) -> list[str]:
+        return sorted(self.numbers)
+
+    def check_held(self) -> None:
+        """Raise `Fenced` if a later term of one of the streams is sealed or taken."""
+        for stream, number in self.numbers.items():
+            if is_succeeded(self._store, stream, number):
+                raise Fenced(
+                    f"{self.owner!r} held term {number} of stream {stream!r}, and another process has taken or is "
+                    "taking "
+                    f"term {number + 1}: what was not committed before may be lost; stop this process"
+                )
+
+    def still_held(self) -> bool:
+        """Return whether no later term of any of the streams is sealed or taken; cheap."""
+        return not any(is_succeeded(self._store, stream, number) for stream, number in self.numbers.items())
+
+    def release(self) -> None:
+        """Let another process take the streams without waiting for this one to end."""
+        for lock in self.locks:
+            lock.release()
+        self.locks.clear()
+
+
+def take(store: Store, names: Sequence[str], owner: str, shards: int, bucket_width_us: int) -> Term:
+    """Take the next term of each stream in `names`, with one new journal for all of them.
+
+    Raises `StreamTaken`, naming the holder, where a living process holds one of them (on stores with locks), or where
+    another process took one at the same moment.
+
+    1. Lock, so that a living holder is noticed. 2. Seal, so that readers take nothing more. 3. Read the old journals to
+    their ends. 4. Name a new journal. 5. Create the terms, with these ends.
+    """
+    assert names and len(set(names)) == len(names), "streams are taken once each"
+    names = sorted(validate_name(name) for name in names)
+    validate_name(owner)
+    locks = _lock(store, names)
+    try:
+        numbers = {name: _seal(store, name, owner) for name in names}
+        previous, recovered = _recover(store, names, numbers, shards, bucket_width_us)
+        journal = _name_journal(store, owner, max(numbers.values()))
+        term = Term(store, owner, journal, numbers, previous)
+        for name in names:
+            _create(store, term, name)
+    except BaseException:
+        for lock in locks:
+            lock.release()
+        raise
+    term.locks, term.recovered = locks, recovered
+    return term
+
+
+def _lock(store: Store, names: Sequence[str]) -> list[Lock]:
+    locks: list[Lock] = []
+    if not store.capabilities.lock:
+        return locks
+    for name in names:
+        lock = store.lock(f"{terms_folder(name)}/{_LOCK}")
+        if lock is None:
+            for held in locks:
+                held.release()
+            raise _taken(store, name)
+        locks.append(lock)
+    return locks
+
+
+def _taken(store: Store, name: str) -> StreamTaken:
+    now = standing(store, name)
+    holder = "another process, which has only just begun"
+    if now.newest is not None:
+        record = read_term(store, name, now.newest)
+        holder = f"{record.owner!r} (process {record.pid} on {record.host}), term {record.number}"
+    return StreamTaken(
+        f"stream {name!r} of {store.url} is being written by {holder}: a stream has one writer; stop that process, or "
+        "write to another stream"
+    )
+
+
+def _seal(store: Store, name: str, owner: str) -> int:
+    now = standing(store, name)
+    if now.sealing is not None:
+        # A taker died between sealing and creating; its seal serves.
+        return now.sealing
+    number = 0 if now.newest is None else now.newest + 1
+    # Where another taker sealed at the same moment, who creates the term decides.
+    with contextlib.suppress(AlreadyExists):
+        store.write_new(seal_path(name, number), msgspec.json.encode(_Seal(owner, socket.gethostname(), os.getpid())))
+    return number
+
+
+def _recover(
+    store: Store, names: Sequence[str], numbers: dict[str, int], shards: int, bucket_width_us: int
+) -> tuple[dict[str, Previous | None], list[tuple[list[str], Recovered, Ledger]]]:
+    """Read the last journal of each stream to its end; several streams may have had the same."""
+    previous: dict[str, Previous | None] = {}
+    found: dict[Previous, tuple[list[str], Recovered, Ledger]] = {}
+    for name in names:
+        previous[name] = None
+        recovered = _recover_name(store, name, numbers[name])
+        if recovered is None:
+            continue
+        end = Previous(recovered.journal, recovered.entry_end)
+        previous[name] = end
+        if end not in found:
+            found[end] = ([], recovered, _fold(recovered, shards, bucket_width_us))
+        found[end][0].append(name)
+    return previous, list(found.values())
+
+
+def _recover_name(store: Store, name: str, number: int) -> Recovered | None:
+    """Return the last journal with a head: that of the last term, or of the one before where its holder died first."""
+    newest = standing(store, name).newest
+    if newest is None or newest >= number:
+        if newest is None:
+            return None
+        raise _taken(store, name)
+    record = read_term(store, name, newest)
+    recovered = recover(store, record.journal)
+    if recovered is None and record.previous is not None:
+        recovered = recover(store, record.previous.journal, record.previous.entry_end)
+        if recovered is None:
+            # Fewer entries than `entry_end` are fine: what was never synced and never shown may go in a crash.
+            raise StoreCorrupt(
+                f"the journal {record.previous.journal} of stream {name!r} is damaged: term {newest} goes on from it, "
+                "and "
+                "it has no file with a head; restore it from a copy of the store"
+            )
+    return recovered
+
+
+def _fold(recovered: Recovered, shards: int, bucket_width_us: int) -> Ledger:
+    ledger = Ledger.deserialize(recovered.head)
+    if (ledger.shards, ledger.bucket_width_us) != (shards, bucket_width_us):
+        raise StoreUnfit(
+            f"the journal {recovered.journal} was written with {ledger.shards} shards and buckets of "
+            f"{ledger.bucket_width_us} us, this pipeline has {shards} and {bucket_width_us}: both are fixed when a "
+            "store is "
+            "made; use the former values, or another store"
+        )
+    for entry in recovered.entries:
+        ledger.apply_all(entry.items)
+    return ledger
+
+
+def _name_journal(store: Store, owner: str, number: int) -> str:
+    """Return a folder for a journal that no other term has, claimed by a file in it."""
+    journal, attempt = f"journal/{owner}-{number:06d}", 1
+    while True:
+        try:
+            store.write_new(f"{journal}/owner", f"{socket.gethostname()} {os.getpid()}\n".encode())
+            return journal
+        except AlreadyExists:
+            attempt += 1
+            journal = f"journal/{owner}-{number:06d}.{attempt}"
+
+
+def _create(store: Store, term: Term, name: str) -> None:
+    record = TermRecord(
+        stream=name,
+        number=term.numbers[name],
+        owner=term.owner,
+        host=socket.gethostname(),
+        pid=os.getpid(),
+        journal=term.journal,
+        previous=term.previous[name],
+        names=term.names,
+    )
+    try:
+        store.write_new(term_path(name, record.number), msgspec.json.encode(record))
+    except AlreadyExists:
+        raise _taken(store, name) from None

@@ -1,0 +1,555 @@
+"""The node's decisions: events in, commands out. No I/O, no clock, no threads.
+
+Invariants:
+    * A unit's next wave starts only when its last one is committed: its wave log holds one wave.
+    * What a slot put out becomes true in one entry with the unit's new position. A receipt of a wave that the node does
+      not wait for is dropped, so a late task changes nothing.
+    * A commit that failed is said again when the journal is open again: its frames are synced, nothing is computed twice.
+    * The same events give the same commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import BadRow
+from holdfast.log.ledger import Ledger
+from holdfast.model import FIRST_BUCKET, Advanced, Ended, JournalItem, Reported, SnapshotVerified, UnitCommitted
+from holdfast.node import events
+from holdfast.node.delivery import Delivery, DeliveryPhase, DeliveryStep
+from holdfast.node.intake import Intake
+from holdfast.node.messages import (
+    Attached,
+    AttachWork,
+    Delivered,
+    DeliverWork,
+    Failed,
+    Ingested,
+    IngestWork,
+    Order,
+    Processed,
+    ProcessWork,
+    Result,
+    Skipped,
+    StateAbsent,
+    UnitProcessed,
+    UnitWork,
+    Work,
+)
+from holdfast.node.options import NodeOptions
+from holdfast.node.scheduling import Scheduler
+from holdfast.node.situation import Situation, SlotState, Ticket
+from holdfast.node.units import Phase, Step, Unit, assign
+from holdfast.plan import ConsoleSink, FilesSource, Stage, Topology
+
+FAILURES_SAID_EVERY = 10
+BACKOFF_FIRST_US = 50_000
+BACKOFF_MAX_US = 2_000_000
+
+
+class NodeDecider:
+    """One node of one pipeline."""
+
+    def __init__(
+        self, topology: Topology, ledger: Ledger, node: str, term: int, options: NodeOptions, now_us: int
+    ) -> None:
+        self.node = node
+        self.situation = Situation(topology, ledger, options, now_us)
+        self.log_open = True
+        self.stopping = False
+        self.finished = False
+        self._scheduler = Scheduler(self.situation, term << 20)
+        self._commands: list[events.Command] = []
+        self._wave = 0
+        self._ticket = 0
+        self._looking: set[str] = set()
+        self._looked_us: dict[str, int] = {}
+        self._idle_committed_us = now_us
+        self._trimmed_us = now_us
+        self._reopen_us: int | None = None
+        self._handlers: dict[type[Any], Callable[[Any], None]] = {
+            events.SlotsChanged: self._slots_changed,
+            events.ItemsRead: self._items_read,
+            events.FilesLooked: self._files_looked,
+            events.ReceiptArrived: self._receipt_arrived,
+            events.WaveLost: self._wave_lost,
+            events.Committed: self._committed,
+            events.CommitFailed: self._commit_failed,
+            events.LogReopened: self._log_reopened,
+            events.SnapshotFound: self._snapshot_found,
+            events.Displayed: self._displayed,
+            events.TimePassed: lambda event: None,
+            events.StopRequested: self._stop_requested,
+        }
+        self._open()
+
+    def handle(self, event: events.Event, now_us: int) -> list[events.Command]:
+        """Take an event; return what is to be done now."""
+        self.situation.now_us = max(self.situation.now_us, now_us)
+        if not self.finished:
+            self._handlers[type(event)](event)
+        if not self.finished:
+            self._go_on()
+        commands, self._commands = self._commands, []
+        return commands
+
+    # At the start
+
+    def _open(self) -> None:
+        """Go on where the ledger ends."""
+        here = self.situation
+        here.stages = {stage.name: stage for stage in here.topology.stages}
+        for source in here.topology.sources:
+            if isinstance(source.origin, FilesSource):
+                boundary_us = here.ledger.boundary_us(source.name)
+                newest_us = here.ledger.event_time_max_us(source.name)
+                here.intakes[source.name] = Intake(source, here.topology.bucket_width_us, boundary_us, newest_us)
+        count = len(here.stages) * here.topology.shards
+        for stage in here.topology.stages:
+            for shard in range(here.topology.shards):
+                unit = self._open_unit(stage.name, shard)
+                unit.snapshot_due_us = here.now_us + (stage.checkpoint_every_us or 0) * (len(here.units) + 1) // count
+                here.units[unit.key] = unit
+        for sink in here.topology.sinks:
+            position = here.ledger.sinks.get(sink.name)
+            done = None if position is None else position.bucket_end
+            delivery = Delivery(sink, FIRST_BUCKET if done is None else done)
+            if position is not None and position.intended is not None:
+                delivery.resume(position.intended)
+            here.deliveries[sink.name] = delivery
+        if here.options.available_now:
+            here.note_what_is_there()
+
+    def _open_unit(self, stage: str, shard: int) -> Unit:
+        progress = self.situation.ledger.unit(stage, shard)
+        bucket = FIRST_BUCKET if progress is None else progress.bucket_end
+        return Unit(stage, shard, bucket_committed=bucket, bucket_memory=bucket)
+
+    # Events
+
+    def _slots_changed(self, event: events.SlotsChanged) -> None:
+        here = self.situation
+        for number in [number for number in here.slots if number not in event.slots]:
+            self._take_back(here.slots.pop(number))
+        for number in event.slots:
+            here.slots.setdefault(number, SlotState(number))
+        if not here.slots:
+            return
+        for stage in here.stages:
+            for shard, slot in enumerate(assign(here.topology.shards, sorted(here.slots))):
+                unit = here.units[stage, shard]
+                if unit.slot != slot:
+                    self._move(unit, slot)
+
+    def _move(self, unit: Unit, slot: int) -> None:
+        """Give the unit another slot. One that is at work finishes first: `moved` sends it on after that."""
+        if unit.phase in (Phase.ATTACHING, Phase.RUNNING, Phase.COMMITTING):
+            unit.moved = True
+        elif unit.phase is Phase.READY:
+            unit.step(Step.STATE_LOST)
+        unit.slot = slot
+
+    def _items_read(self, event: events.ItemsRead) -> None:
+        for item in event.items:
+            self.situation.ledger.apply(item)
+
+    def _files_looked(self, event: events.FilesLooked) -> None:
+        here = self.situation
+        self._looking.discard(event.source)
+        self._looked_us[event.source] = here.now_us
+        intake = here.intakes[event.source]
+        if not self._seen_enough(event.source):
+            self._commit(intake.looked(event.at_us, event.chunks, event.settled))
+
+    def _seen_enough(self, source: str) -> bool:
+        intake = self.situation.intakes[source]
+        return self.situation.options.available_now and intake.looks > 0 and intake.settled
+
+    def _receipt_arrived(self, event: events.ReceiptArrived) -> None:
+        receipt = event.receipt
+        slot = self.situation.slots.get(receipt.slot)
+        if slot is None or slot.order is None or slot.order.wave != receipt.wave or receipt.node != self.node:
+            return
+        order, slot.order = slot.order, None
+        for work, result in zip(order.works, receipt.results, strict=True):
+            if not self.finished:
+                self._result(slot, work, result)
+
+    def _wave_lost(self, event: events.WaveLost) -> None:
+        slot = self.situation.slots.get(event.slot)
+        if slot is None or slot.order is None or slot.order.wave != event.wave:
+            return
+        self._failed_once(slot, f"a task on slot {slot.number} ended without a receipt: {event.reason}")
+        self._take_back(slot)
+
+    def _committed(self, event: events.Committed) -> None:
+        here = self.situation
+        ticket = here.tickets.pop(event.ticket)
+        for item in event.items:
+            here.ledger.apply(item)
+        for key, bucket_memory, bucket_committed in ticket.units:
+            here.units[key].bucket_committed = bucket_committed
+            self._wave_done(here.units[key], bucket_memory)
+        for name in ticket.intended:
+            here.deliveries[name].step(DeliveryStep.INTENT_COMMITTED)
+        for name in ticket.concluded:
+            here.deliveries[name].concluded()
+
+    def _commit_failed(self, event: events.CommitFailed) -> None:
+        if self.log_open:
+            self._warn(f"the journal takes no more entries: {event.reason}. Nothing committed is lost; trying again")
+        self.log_open = False
+        self._reopen_us = self.situation.now_us + self.situation.options.reopen_every_us
+
+    def _log_reopened(self, event: events.LogReopened) -> None:
+        self.log_open = True
+        self._reopen_us = None
+        self._warn("the journal takes entries again")
+        for number, ticket in sorted(self.situation.tickets.items()):
+            self._commands.append(events.Commit(number, ticket.items))
+
+    def _snapshot_found(self, event: events.SnapshotFound) -> None:
+        unit = self.situation.units[event.stage, event.shard]
+        if unit.snapshot_pending is None or unit.snapshot_pending[1] != event.path:
+            return
+        if event.failed is not None:
+            unit.snapshot_pending = None
+            self._warn(f"the snapshot {event.path} was not written: {event.failed}. The one before it still serves")
+        elif event.bucket_end <= unit.bucket_committed:
+            # A snapshot of a wave that the journal does not name yet would be ahead of the truth: it is looked for again.
+            unit.snapshot_pending = None
+            self._commit([SnapshotVerified(event.stage, event.shard, event.bucket_end, event.path)])
+
+    def _displayed(self, event: events.Displayed) -> None:
+        self._conclude(event.sink, event.rows)
+
+    def _stop_requested(self, event: events.StopRequested) -> None:
+        self.stopping = True
+
+    # Results of a slot's work
+
+    def _result(self, slot: SlotState, work: Work, result: Result) -> None:
+        if not isinstance(result, Failed | StateAbsent | Skipped):
+            slot.failures = 0
+        match work, result:
+            case ProcessWork(), Processed():
+                self._processed(work, result)
+            case AttachWork(), Attached():
+                self._attached(work, result)
+            case IngestWork(), Ingested():
+                self._ingested(result)
+            case DeliverWork(), Delivered():
+                self._conclude(work.sink, result.rows)
+            case _, StateAbsent():
+                self._state_absent(work, result)
+            case _, Failed():
+                self._failed(slot, work, result)
+            case _, Skipped():
+                self._work_back(work)
+            case _:
+                raise AssertionError(f"{type(result).__name__} does not answer {type(work).__name__}")
+
+    def _processed(self, work: ProcessWork, result: Processed) -> None:
+        ticket = Ticket([])
+        for ordered, done in zip(work.units, result.units, strict=True):
+            unit = self.situation.units[work.stage, ordered.shard]
+            unit.step(Step.PROCESSED)
+            ticket.units.append((unit.key, work.bucket_to, max(unit.bucket_committed, work.bucket_to)))
+            if done.snapshot is not None:
+                unit.snapshot_pending = (work.bucket_to, done.snapshot, self.situation.now_us)
+            if work.bucket_to > unit.bucket_committed:
+                ticket.items += [*done.published, self._position(work, unit, ordered, done)]
+        rows = sum(done.rows_in for done in result.units)
+        self._scheduler.learn_rate(work.stage, rows, result.seconds.get("total", 0.0))
+        if ticket.items:
+            self._commit(ticket.items, ticket)
+            return
+        # What was computed again is in the journal already: there is nothing to commit.
+        for key, bucket_memory, _ in ticket.units:
+            self._wave_done(self.situation.units[key], bucket_memory)
+
+    def _position(self, work: ProcessWork, unit: Unit, ordered: UnitWork, done: UnitProcessed) -> UnitCommitted:
+        digests = [digest for digest in done.digests if digest[0] >= ordered.publish_from]
+        return UnitCommitted(
+            unit.stage,
+            unit.shard,
+            ordered.generation,
+            unit.bucket_committed,
+            work.bucket_to,
+            digests,
+            done.rows_in,
+            done.rows_late,
+        )
+
+    def _wave_done(self, unit: Unit, bucket_memory: int) -> None:
+        unit.step(Step.COMMITTED)
+        unit.bucket_memory = bucket_memory
+        self._send_on(unit)
+
+    def _attached(self, work: AttachWork, result: Attached) -> None:
+        unit = self.situation.units[work.stage, work.shard]
+        unit.step(Step.ATTACHED)
+        unit.bucket_memory = result.bucket_memory
+        unit.generation = work.generation
+        for warning in result.warnings:
+            self._warn(warning)
+        self._send_on(unit)
+
+    def _ingested(self, result: Ingested) -> None:
+        intake = self.situation.intakes[result.source]
+        try:
+            items = intake.arrived(result, self.situation.now_us)
+        except BadRow as error:
+            self._finish_with("BadRow", str(error))
+            return
+        if intake.rejects > intake.source.rejects_max:
+            self._finish_with(
+                "BadRow",
+                f"source {result.source!r} has rejected {intake.rejects} rows, the last of them in {result.path}; "
+                f"at most {intake.source.rejects_max} are allowed. Those of earlier chunks are in the stream "
+                f"{result.source + '.rejects'!r} with their reasons; mend the files, or raise rejects_max",
+            )
+            return
+        self._commit(items)
+
+    def _state_absent(self, work: Work, result: StateAbsent) -> None:
+        """One unit's state is not there; nothing of the work was done, so its other units are ready as before."""
+        self._work_back(work)
+        unit = self.situation.units[result.stage, result.shard]
+        if unit.phase is not Phase.ABSENT:
+            unit.step(Step.STATE_LOST)
+
+    def _failed(self, slot: SlotState, work: Work, result: Failed) -> None:
+        if not result.retry:
+            self._finish_with(result.error, result.message)
+            return
+        self._failed_once(slot, result.message)
+        self._work_back(work)
+
+    def _failed_once(self, slot: SlotState, message: str) -> None:
+        slot.failures += 1
+        pause_us = min(BACKOFF_MAX_US, BACKOFF_FIRST_US << min(slot.failures - 1, 16))
+        slot.blocked_until_us = self.situation.now_us + pause_us
+        if slot.failures == 1 or slot.failures % FAILURES_SAID_EVERY == 0:
+            self._warn(f"{message}. Trying again")
+
+    def _take_back(self, slot: SlotState) -> None:
+        """The slot will not answer for its order any more."""
+        order, slot.order = slot.order, None
+        for work in order.works if order is not None else []:
+            self._work_back(work)
+
+    def _work_back(self, work: Work) -> None:
+        here = self.situation
+        match work:
+            case ProcessWork():
+                for ordered in work.units:
+                    unit = here.units[work.stage, ordered.shard]
+                    unit.step(Step.WORK_LOST)
+                    self._send_on(unit)
+            case AttachWork():
+                unit = here.units[work.stage, work.shard]
+                unit.step(Step.WORK_LOST)
+                unit.moved = False
+            case IngestWork():
+                here.intakes[work.source].lost(work.number)
+            case DeliverWork():
+                here.deliveries[work.sink].step(DeliveryStep.DELIVERY_LOST)
+
+    def _send_on(self, unit: Unit) -> None:
+        if unit.moved:
+            unit.moved = False
+            unit.step(Step.STATE_LOST)
+
+    def _conclude(self, sink: str, rows: int) -> None:
+        done = self.situation.deliveries[sink].delivered(rows)
+        self._commit([done], Ticket([done], concluded=[sink]))
+
+    # After every event
+
+    def _go_on(self) -> None:
+        """Give the idle something to do, and see whether it is over."""
+        self._late_waves()
+        if self._reopen_us is not None and self.situation.now_us >= self._reopen_us:
+            self._reopen_us = self.situation.now_us + self.situation.options.reopen_every_us
+            self._commands.append(events.ReopenLog())
+        if not self.stopping:
+            self._look()
+            if self.log_open:
+                self._end_what_is_over()
+                self._deliver()
+                for slot in self.situation.slots.values():
+                    self._give(slot)
+                self._commit_idle()
+                self._trim()
+        if self._is_over():
+            self.finished = True
+            self._commands.append(events.Finish())
+        else:
+            self._commands.append(events.WakeAt(self._next_time()))
+
+    def _late_waves(self) -> None:
+        here = self.situation
+        for slot in here.slots.values():
+            if slot.order is not None and here.now_us - slot.started_us >= here.options.wave_deadline_us:
+                self._commands.append(events.AbandonWave(slot.order.wave, slot.number))
+                self._failed_once(slot, f"slot {slot.number} did not answer in time; its task is abandoned")
+                self._take_back(slot)
+
+    def _look(self) -> None:
+        """Look for new files, and for snapshots that are complete."""
+        here = self.situation
+        for name in here.intakes:
+            last_us = self._looked_us.get(name)
+            due = last_us is None or here.now_us - last_us >= here.options.look_every_us
+            if due and name not in self._looking and not self._seen_enough(name):
+                self._looking.add(name)
+                self._commands.append(events.LookForFiles(name))
+        for unit in here.units.values():
+            if unit.snapshot_pending is None or here.now_us < unit.snapshot_look_us:
+                continue
+            bucket, path, asked_us = unit.snapshot_pending
+            if here.now_us - asked_us > here.options.snapshot_deadline_us:
+                unit.snapshot_pending = None
+                continue
+            unit.snapshot_look_us = here.now_us + here.options.snapshot_look_every_us
+            self._commands.append(events.LookForSnapshot(unit.stage, unit.shard, bucket, path))
+
+    def _give(self, slot: SlotState) -> None:
+        if slot.order is not None or self.situation.now_us < slot.blocked_until_us:
+            return
+        works = self._scheduler.works_for(slot)
+        if works:
+            self._wave += 1
+            slot.order = Order(self._wave, slot.number, self.node, works)
+            slot.started_us = self.situation.now_us
+            self._commands.append(events.StartWave(slot.order))
+
+    def _deliver(self) -> None:
+        here = self.situation
+        hurry = here.all_processed()
+        for name, delivery in here.deliveries.items():
+            if isinstance(delivery.sink.target, ConsoleSink) and delivery.phase is DeliveryPhase.INTENDED:
+                self._display(delivery)
+            if not delivery.due(here.now_us, hurry):
+                continue
+            bucket_end = here.output_end(delivery.sink.stream)
+            frames = here.ledger.frames(delivery.sink.stream, delivery.bucket_done, bucket_end)
+            if not frames:
+                continue
+            first = min(frame.bucket_start for frame in frames)
+            intent = delivery.intend(max(delivery.bucket_done, first), bucket_end, here.now_us)
+            self._commit([intent], Ticket([intent], intended=[name]))
+
+    def _display(self, delivery: Delivery) -> None:
+        delivery.step(DeliveryStep.DELIVERY_ORDERED)
+        intent = delivery.intent
+        assert intent is not None
+        frames = self.situation.ledger.frames(intent.stream, intent.bucket_start, intent.bucket_end)
+        self._commands.append(
+            events.DisplayRows(intent.sink, intent.stream, intent.bucket_start, intent.bucket_end, frames)
+        )
+
+    def _commit_idle(self) -> None:
+        """Units without rows to process pass their boundary on all the same, now and then."""
+        here = self.situation
+        since_us = here.now_us - self._idle_committed_us
+        if since_us < here.options.idle_commit_every_us and not here.bumped:
+            return
+        items: list[JournalItem] = []
+        for stage in here.stages.values():
+            target = here.target(stage)
+            for unit in here.units_of(stage.name):
+                if self._is_idle(stage, unit, target):
+                    items.append(UnitCommitted(stage.name, unit.shard, unit.generation, unit.bucket_committed, target))
+                    # Entries keep their order, so the unit's next one may already start from here.
+                    unit.bucket_committed = target
+        if items:
+            self._idle_committed_us = here.now_us
+            self._commit(items)
+
+    def _is_idle(self, stage: Stage, unit: Unit, target: int) -> bool:
+        if unit.phase is not Phase.READY or unit.bucket_committed >= target:
+            return False
+        ended = self.situation.ledger.ended(stage.name)
+        if ended is not None and unit.bucket_memory < ended:
+            return False
+        return not self.situation.has_rows(stage, unit.bucket_memory, target)
+
+    def _end_what_is_over(self) -> None:
+        """With `available_now`: when all input is logged, close its last bucket; when that is read, end every window."""
+        here = self.situation
+        if not here.options.available_now or not here.all_logged():
+            return
+        if not here.bumped:
+            here.bumped = True
+            for intake in here.intakes.values():
+                self._commit(intake.finish_bucket())
+            return
+        if any(isinstance(item, Ended) for ticket in here.tickets.values() for item in ticket.items):
+            return
+        for stage in here.stages.values():
+            target = here.target(stage)
+            ended = here.ledger.ended(stage.name)
+            if ended is None and target > FIRST_BUCKET or ended is not None and here.has_rows(stage, ended, target):
+                self._commit([Ended(stage.name, target)])
+
+    def _trim(self) -> None:
+        here = self.situation
+        if here.now_us - self._trimmed_us < here.options.trim_every_us:
+            return
+        self._trimmed_us = here.now_us
+        keep_from: dict[str, int] = {}
+        for stage in here.stages.values():
+            needed = min(here.replay_from(unit) for unit in here.units_of(stage.name))
+            for read in stage.inputs:
+                keep_from[read.stream] = min(needed, keep_from.get(read.stream, needed))
+        for delivery in here.deliveries.values():
+            stream = delivery.sink.stream
+            needed = delivery.bucket_done if delivery.intent is None else delivery.intent.bucket_start
+            keep_from[stream] = min(needed, keep_from.get(stream, needed))
+        self._commands.append(events.Trim(keep_from))
+
+    def _is_over(self) -> bool:
+        here = self.situation
+        busy = bool(here.tickets) or any(slot.order is not None for slot in here.slots.values())
+        if self.stopping:
+            return not busy or not self.log_open
+        if busy or not here.all_processed() or not here.all_logged():
+            return False
+        return all(here.is_delivered(delivery) for delivery in here.deliveries.values())
+
+    def _next_time(self) -> int:
+        """Return when something has to be looked at although nothing happened."""
+        here = self.situation
+        options = here.options
+        times = [self._trimmed_us + options.trim_every_us, self._idle_committed_us + options.idle_commit_every_us]
+        times += [us + options.look_every_us for name, us in self._looked_us.items() if name not in self._looking]
+        times += [unit.snapshot_look_us for unit in here.units.values() if unit.snapshot_pending is not None]
+        times += [slot.blocked_until_us for slot in here.slots.values() if slot.order is None]
+        times += [slot.started_us + options.wave_deadline_us for slot in here.slots.values() if slot.order]
+        times += [] if self._reopen_us is None else [self._reopen_us]
+        times += [delivery.next_us for delivery in here.deliveries.values() if delivery.phase is DeliveryPhase.IDLE]
+        later = [time for time in times if time > here.now_us]
+        return min(later, default=here.now_us + options.idle_commit_every_us)
+
+    # Saying
+
+    def _commit(self, items: list[JournalItem], ticket: Ticket | None = None) -> None:
+        if not items:
+            return
+        self._ticket += 1
+        self.situation.tickets[self._ticket] = ticket or Ticket(items)
+        if self.log_open:
+            self._commands.append(events.Commit(self._ticket, items))
+
+    def _warn(self, message: str) -> None:
+        self._commands.append(events.Warn(message))
+
+    def _finish_with(self, error: str, message: str) -> None:
+        """Stop because of an error that going on would not mend; it is reported so that `status` still knows it."""
+        self._ticket += 1
+        report = Reported(self.situation.topology.name, f"{error}: {message}", self.situation.now_us)
+        self._commands += [events.Commit(self._ticket, [report]), events.Finish(error, message)]
+        self.finished = True

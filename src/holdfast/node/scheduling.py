@@ -1,0 +1,150 @@
+"""What an idle slot does next: attach units, run them, deliver rows, read sources; in this order.
+
+Invariants:
+    * Every piece of work that is handed out is marked as handed out, and nothing else changes.
+    * State comes before results, results before sinks, sinks before new input: so what is in flight stays bounded.
+"""
+
+from __future__ import annotations
+
+from holdfast.model import FIRST_BUCKET
+from holdfast.node.delivery import DeliveryPhase, DeliveryStep
+from holdfast.node.messages import AttachWork, DeliverWork, ProcessWork, UnitWork, Work
+from holdfast.node.planning import bucket_to_within, frames_between
+from holdfast.node.situation import Situation, SlotState
+from holdfast.node.units import Phase, Step, Unit
+from holdfast.plan import ConsoleSink, Stage
+
+ATTACH_AT_ONCE = 16
+
+
+class Scheduler:
+    """Chooses work for slots, from a `Situation`."""
+
+    def __init__(self, situation: Situation, generation: int) -> None:
+        self._situation = situation
+        self._generation = generation
+        self._rows_per_second: dict[str, float] = {}
+
+    def works_for(self, slot: SlotState) -> list[Work]:
+        """Return what the slot does next; nothing if there is nothing to do."""
+        return self._attach(slot) or self._process(slot) or self._deliver() or self._ingest()
+
+    def learn_rate(self, stage: str, rows: int, seconds: float) -> None:
+        """Take note of how fast a slot was, so that a wave takes about its budget of time."""
+        if rows < 1000 or seconds <= 0.0:
+            return
+        known = self._rows_per_second.get(stage)
+        measured = rows / seconds
+        self._rows_per_second[stage] = measured if known is None else 0.7 * known + 0.3 * measured
+
+    def _attach(self, slot: SlotState) -> list[Work]:
+        absent = [
+            unit
+            for unit in self._situation.units.values()
+            if unit.slot == slot.number and unit.phase is Phase.ABSENT
+        ]
+        works: list[Work] = []
+        for unit in absent[:ATTACH_AT_ONCE]:
+            unit.step(Step.ATTACH_ORDERED)
+            works.append(self._attach_work(unit))
+        return works
+
+    def _attach_work(self, unit: Unit) -> AttachWork:
+        self._generation += 1
+        ledger = self._situation.ledger
+        inputs = self._situation.stages[unit.stage].inputs
+        trimmed = [ledger.trimmed_before(read.stream) for read in inputs]
+        kept_from = max((bucket for bucket in trimmed if bucket is not None), default=FIRST_BUCKET)
+        snapshots = [(kept.bucket_end, kept.path) for kept in reversed(ledger.snapshots(unit.stage, unit.shard))]
+        return AttachWork(
+            unit.stage,
+            unit.shard,
+            self._generation,
+            unit.bucket_committed,
+            kept_from,
+            snapshots,
+            kept_from == FIRST_BUCKET,
+        )
+
+    def _process(self, slot: SlotState) -> list[Work]:
+        """Take the units that are furthest behind, up to where the next ones are, so that all come to go together."""
+        for stage in self._situation.stages.values():
+            ready = [
+                unit
+                for unit in self._situation.units_of(stage.name)
+                if unit.slot == slot.number and unit.phase is Phase.READY
+            ]
+            behind = min((unit.bucket_memory for unit in ready), default=None)
+            if behind is None:
+                continue
+            group = [unit for unit in ready if unit.bucket_memory == behind]
+            limit = min((unit.bucket_memory for unit in ready if unit.bucket_memory > behind), default=None)
+            work = self._process_work(stage, group, limit)
+            if work is not None:
+                return [work]
+        return []
+
+    def _process_work(self, stage: Stage, group: list[Unit], limit: int | None) -> ProcessWork | None:
+        ledger = self._situation.ledger
+        bucket_from = group[0].bucket_memory
+        target = self._situation.target(stage)
+        ended = ledger.ended(stage.name)
+        ending = ended is not None and bucket_from < ended <= target
+        if ended is not None and ending:
+            target = ended
+        if limit is not None and limit < target:
+            target, ending = limit, False
+        if bucket_from >= target:
+            return None
+        frames = frames_between([read.stream for read in stage.inputs], ledger.frames, bucket_from, target)
+        if not frames and not ending and limit is None:
+            return None
+        bucket_to = bucket_to_within(frames, bucket_from, target, self._rows_max(stage, len(group)))
+        frames = [frame for frame in frames if frame.bucket_start < bucket_to]
+        units = [self._unit_work(stage, unit) for unit in group]
+        return ProcessWork(stage.name, units, bucket_from, bucket_to, frames, ending and bucket_to == target)
+
+    def _unit_work(self, stage: Stage, unit: Unit) -> UnitWork:
+        unit.step(Step.WAVE_ORDERED)
+        every_us = stage.checkpoint_every_us
+        now_us = self._situation.now_us
+        snapshot = (
+            every_us is not None
+            and now_us >= unit.snapshot_due_us
+            and unit.snapshot_pending is None
+            and not self._situation.has_rows(stage, unit.bucket_memory, unit.bucket_committed)
+        )
+        if snapshot and every_us is not None:
+            unit.snapshot_due_us = now_us + every_us
+        return UnitWork(unit.shard, unit.generation, unit.bucket_memory, unit.bucket_committed, snapshot)
+
+    def _rows_max(self, stage: Stage, units: int) -> int:
+        """Return how many rows of the whole stream a wave may read for so many of its units."""
+        options = self._situation.options
+        rows = int(self._rows_per_second.get(stage.name, 0.0) * options.wave_budget_us / 1e6)
+        rows = min(options.wave_rows_max, max(options.wave_rows_min, rows))
+        return rows * self._situation.topology.shards // units
+
+    def _deliver(self) -> list[Work]:
+        for delivery in self._situation.deliveries.values():
+            if delivery.phase is DeliveryPhase.INTENDED and not isinstance(delivery.sink.target, ConsoleSink):
+                intent = delivery.intent
+                assert intent is not None
+                delivery.step(DeliveryStep.DELIVERY_ORDERED)
+                frames = self._situation.ledger.frames(intent.stream, intent.bucket_start, intent.bucket_end)
+                return [
+                    DeliverWork(
+                        intent.sink, intent.stream, intent.bucket_start, intent.bucket_end, intent.name, frames
+                    )
+                ]
+        return []
+
+    def _ingest(self) -> list[Work]:
+        waiting = [intake for intake in self._situation.intakes.values() if intake.waiting]
+        if not waiting or self._situation.rows_ahead() > self._situation.options.ingest_ahead_rows:
+            return []
+        # The source that has read least comes first, so that none of them holds the others' buckets up.
+        intake = min(waiting, key=lambda intake: intake.next_commit)
+        work = intake.next_work()
+        return [] if work is None else [work]

@@ -1,0 +1,164 @@
+"""A slot's work at the edges: a piece of a file into a stream, buckets of a stream out to a sink.
+
+Guarantees:
+    * A chunk's rows are in shard order in one frame per batch, with the offsets in its header: a unit reads its own rows.
+    * A sink's file has the name that the journal gave it, whoever writes it and how often.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.connect.chunk import FileChunk
+from holdfast.connect.chunk_reader import ReadResult, read_chunk
+from holdfast.connect.parquet import range_name, write_range
+from holdfast.log.frame import FrameHeader
+from holdfast.log.segment import read_frame
+from holdfast.model import MANY_SHARDS, NO_BUCKET, NO_WATERMARK, FrameKind, Published, bucket_of
+from holdfast.node.messages import Delivered, DeliverWork, Ingested, IngestWork
+from holdfast.node.slot import SlotContext
+from holdfast.operators.bucket_table import bucket_table, microseconds
+from holdfast.operators.sharding import sort_by_shard
+from holdfast.plan import ParquetSink, Source
+
+REJECTS = ".rejects"
+
+
+def ingest(context: SlotContext, work: IngestWork) -> Ingested:
+    """Read a chunk, and append its rows to the source's stream; they are part of it when their entry is committed."""
+    started = time.perf_counter()
+    source = context.sources[work.source]
+    chunk = msgspec.json.decode(work.chunk, type=FileChunk)
+    result = read_chunk(chunk, source, context.topology.session_time_zone)
+    read = time.perf_counter()
+    batch = _one_batch(result, source)
+    published: list[Published] = []
+    times: tuple[int | None, int | None] = (None, None)
+    seconds = {"read": read - started}
+    if batch.num_rows:
+        frame, times = _append_rows(context, source, batch, seconds)
+        published.append(frame)
+    if result.rejects.num_rows:
+        published.append(_append_rejects(context, source, result.rejects, times))
+    seconds["total"] = time.perf_counter() - started
+    return Ingested(
+        source.name,
+        work.number,
+        published,
+        chunk.path,
+        chunk.size_bytes,
+        chunk.modified_ns,
+        chunk.start,
+        chunk.end,
+        chunk.last,
+        *times,
+        result.rejects.num_rows,
+        seconds,
+    )
+
+
+def _one_batch(result: ReadResult, source: Source) -> pa.RecordBatch:
+    if len(result.batches) == 1:
+        return result.batches[0]
+    schema = pa.ipc.read_schema(pa.py_buffer(source.schema))
+    table = pa.Table.from_batches(result.batches, schema).combine_chunks()
+    batches = table.to_batches()
+    return batches[0] if batches else pa.RecordBatch.from_pylist([], schema)
+
+
+def _append_rows(
+    context: SlotContext, source: Source, batch: pa.RecordBatch, seconds: dict[str, float]
+) -> tuple[Published, tuple[int | None, int | None]]:
+    started = time.perf_counter()
+    width_us = context.topology.bucket_width_us
+    newest = event_time_max_us(batch, source.event_time)
+    table = bucket_table(batch, source.tuple_time, source.event_time, width_us)
+    times = _time_range(batch, source)
+    sharded, row_ends = sort_by_shard(batch, source.shard_by, context.topology.shards, source.tuple_time)
+    seconds["shard"] = time.perf_counter() - started
+    bucket_start, bucket_end = (NO_BUCKET, NO_BUCKET)
+    if times[0] is not None and times[1] is not None:
+        bucket_start, bucket_end = bucket_of(times[0], width_us), bucket_of(times[1], width_us) + 1
+    header = FrameHeader(
+        FrameKind.DATA,
+        source.name,
+        MANY_SHARDS,
+        0,
+        bucket_start,
+        bucket_end,
+        shard_row_ends=row_ends,
+        bucket_table=table,
+        event_time_max_us=newest,
+    )
+    started = time.perf_counter()
+    ref = context.writer(source.name).append(header, sharded)
+    seconds["write"] = time.perf_counter() - started
+    frame = Published(
+        source.name, MANY_SHARDS, bucket_start, bucket_end, batch.num_rows, ref, event_time_max_us=newest
+    )
+    return frame, times
+
+
+def _append_rejects(
+    context: SlotContext, source: Source, rejects: pa.RecordBatch, times: tuple[int | None, int | None]
+) -> Published:
+    """Rejected rows have no tuple_time of their own: they go with the first row of their chunk."""
+    stream = source.name + REJECTS
+    bucket = NO_BUCKET if times[0] is None else bucket_of(times[0], context.topology.bucket_width_us)
+    end = NO_BUCKET if bucket == NO_BUCKET else bucket + 1
+    header = FrameHeader(FrameKind.DATA, stream, 0, 0, bucket, end)
+    ref = context.writer(stream).append(header, rejects)
+    return Published(stream, 0, bucket, end, rejects.num_rows, ref)
+
+
+def event_time_max_us(batch: pa.RecordBatch, column: str | None) -> int:
+    """Return the highest event time of the rows."""
+    if column is None:
+        return NO_WATERMARK
+    highest = pc.max(microseconds(batch.column(column))).as_py()
+    return NO_WATERMARK if highest is None else int(highest)
+
+
+def _time_range(batch: pa.RecordBatch, source: Source) -> tuple[int | None, int | None]:
+    if source.tuple_time is None:
+        return None, None
+    found = pc.min_max(microseconds(batch.column(source.tuple_time))).as_py()
+    return found["min"], found["max"]
+
+
+def deliver(context: SlotContext, work: DeliverWork) -> Delivered:
+    """Write a range of buckets to a sink, in the order (bucket, shard, position)."""
+    sink = context.sinks[work.sink]
+    assert isinstance(sink.target, ParquetSink), "other sinks are fed by the node itself"
+    schema = pa.ipc.read_schema(pa.py_buffer(context.stages[work.stream].schema))
+    name = range_name(work.bucket_from, work.bucket_to)
+    rows = write_range(sink.target.path, name, schema, rows_in_order(context, work, schema))
+    return Delivered(work.sink, work.stream, work.bucket_to, rows)
+
+
+def rows_in_order(context: SlotContext, work: DeliverWork, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of the buckets asked for, bucket by bucket and shard by shard."""
+    pieces: list[tuple[int, int, int, pa.RecordBatch]] = []
+    for number, frame in enumerate(work.frames):
+        header, batch = read_frame(context.store, frame.frame, schema)
+        pieces += [
+            (bucket, frame.shard, number, batch.slice(row_from, row_to - row_from))
+            for bucket, row_from, row_to in bucket_slices(header)
+            if work.bucket_from <= bucket < work.bucket_to
+        ]
+    for *_, batch in sorted(pieces, key=lambda piece: piece[:3]):
+        yield batch
+
+
+def bucket_slices(header: FrameHeader) -> list[tuple[int, int, int]]:
+    """Return (bucket, first row, end row) of a frame of one shard."""
+    if not header.bucket_row_ends:
+        return [(header.bucket_start, 0, header.rows)]
+    starts = [0, *header.bucket_row_ends[:-1]]
+    buckets = [bucket for bucket, _ in header.bucket_table]
+    return list(zip(buckets, starts, header.bucket_row_ends, strict=True))

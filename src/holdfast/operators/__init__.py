@@ -1,0 +1,1 @@
+"""From buckets of rows to rows."""

@@ -1,0 +1,36 @@
+"""Which buckets the rows of a column-timed frame are in, and the highest event time in each.
+
+The table is what lets a reader follow the watermark without reading rows of other shards.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.model import NO_WATERMARK
+
+
+def microseconds(column: pa.Array) -> pa.Array:
+    """Return a timestamp (or date) column as microseconds since 1970, nulls kept."""
+    kind = pa.timestamp("us", column.type.tz) if pa.types.is_timestamp(column.type) else pa.timestamp("us")
+    return column.cast(kind).cast(pa.int64())
+
+
+def bucket_table(
+    batch: pa.RecordBatch, tuple_time: str | None, event_time: str | None, width_us: int
+) -> list[tuple[int, int]]:
+    """Return (bucket, highest event time) for each bucket with rows; nothing for rows that get one stamp together."""
+    if tuple_time is None or batch.num_rows == 0:
+        return []
+    times = microseconds(batch.column(tuple_time))
+    if times.null_count:
+        return []
+    buckets = np.asarray(times) // width_us
+    if event_time is None:
+        return [(int(bucket), NO_WATERMARK) for bucket in np.unique(buckets)]
+    events = np.asarray(microseconds(batch.column(event_time)).fill_null(NO_WATERMARK))
+    names, places = np.unique(buckets, return_inverse=True)
+    highest = np.full(len(names), NO_WATERMARK, np.int64)
+    np.maximum.at(highest, places, events)
+    return [(int(bucket), int(time)) for bucket, time in zip(names, highest, strict=True)]

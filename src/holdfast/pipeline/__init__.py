@@ -1,0 +1,1 @@
+"""What the user writes, and the topology it becomes."""

@@ -1,0 +1,225 @@
+"""`Pipeline`: sources, named streams and sinks under one name, and how they are run.
+
+Invariants:
+    * Names are unique in a pipeline: a stream has one maker.
+    * `topology()` is the whole pipeline as data; nothing is written or started before it has succeeded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Literal, cast
+
+from holdfast import plan
+from holdfast.config import check_name, duration_us
+from holdfast.errors import AlreadyExists, Misconfigured, UnsupportedQuery
+from holdfast.pipeline.callsite import names_the_line, users_line
+from holdfast.pipeline.checkpoints import checkpoint_every_us
+from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
+from holdfast.pipeline.endpoints import Files, absolute
+from holdfast.pipeline.lineage import SourceNode
+from holdfast.pipeline.stream import Stream, refuse_later
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+SHARDS_MAX: Final = 4096
+BUCKET_MIN_US: Final = 1_000
+_DIALS: Final = ("available", "checkpoint", "recover", "precise", "priority")
+
+
+class Pipeline:
+    """A stateful stream program: add sources, make streams of them, name them, and send them to sinks."""
+
+    @names_the_line
+    def __init__(
+        self,
+        name: str,
+        store: str,
+        shards: int | None = None,
+        bucket: str = "200 milliseconds",
+        protect: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Name a pipeline and the folder (a path or fsspec URL) that keeps it.
+
+        `shards` is how many ways streams are split (by default the session's cores), `bucket` the unit of order,
+        `protect` the defaults of `Stream.protect`, as a dict.
+        """
+        self.name = check_name(name, "a pipeline")
+        self.store = absolute(store)
+        self.bucket_width_us = duration_us(bucket, "bucket")
+        if self.bucket_width_us < BUCKET_MIN_US:
+            raise Misconfigured(f"bucket is {bucket!r} and must be at least 1 millisecond")
+        if shards is not None and (not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX):
+            raise Misconfigured(f"shards is {shards!r} and must be a whole number from 1 to {SHARDS_MAX}")
+        self.shards = shards
+        self._checkpoint_every_us = _defaults(protect or {})
+        self._sources: dict[str, DeclaredSource] = {}
+        self._stages: dict[str, DeclaredStage] = {}
+        self._sinks: list[plan.Sink] = []
+        self._spark: SparkSession | None = None
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session that analyses the query: the active one, or one made now."""
+        if self._spark is None:
+            from pyspark.sql import SparkSession
+
+            active = SparkSession.getActiveSession()
+            if active is None:
+                from holdfast.spark.session import session
+
+                active = session(self.name)
+            self._spark = active
+        return self._spark
+
+    @names_the_line
+    def source(
+        self,
+        name: str,
+        data: Files | StructType | str,
+        tuple_time: str | None = None,
+        late: str = "drop",
+        on_error: str = "stop",
+        replica_of: str | None = None,
+    ) -> Stream:
+        """Add a source: `hf.files(...)`, or a schema (a StructType or DDL text) whose rows a `Producer` sends."""
+        from holdfast.spark import catalyst, types
+
+        self._check_new(name)
+        refuse_later(replica_of=replica_of)
+        _check_choice("late", late, ("drop", "side"))
+        _check_choice("on_error", on_error, ("stop", "reject"))
+        schema, origin = self._declared(data)
+        if not schema.fields:
+            raise Misconfigured(f"the source {name!r} has no columns")
+        _check_columns(name, schema)
+        _check_tuple_time(tuple_time, schema)
+        source = plan.Source(
+            name=name,
+            schema=types.arrow_schema(schema).serialize().to_pybytes(),
+            origin=origin,
+            tuple_time=tuple_time,
+            late=cast("Literal['drop', 'side']", late),
+            on_error=cast("Literal['stop', 'reject']", on_error),
+        )
+        frame = catalyst.empty_frame(self.spark, schema)
+        self._sources[name] = DeclaredSource(source, tuple(schema.names))
+        return Stream(self, frame, SourceNode(name, users_line()), name)
+
+    @names_the_line
+    def topology(self) -> tuple[plan.Topology, list[Callable[..., Any]]]:
+        """Return the whole pipeline as data, and the user's functions that it names by number."""
+        from holdfast.spark.catalyst import session_time_zone
+
+        if not self._sources:
+            raise Misconfigured(f"the pipeline {self.name!r} has no source; call pipeline.source(...) first")
+        shards = self.shards or min(SHARDS_MAX, max(1, self.spark.sparkContext.defaultParallelism))
+        settings = Settings(self.name, shards, self.bucket_width_us, session_time_zone(self.spark))
+        return compile_topology(settings, self._sources, list(self._stages.values()), self._sinks)
+
+    def run(self, available_now: bool = False) -> None:
+        """Run until stopped; with `available_now`, take what is there, end every window, and return."""
+        self.start(available_now=available_now).awaitTermination()
+
+    def start(self, available_now: bool = False) -> Any:
+        """Start, and return a handle like PySpark's StreamingQuery."""
+        from holdfast.spark import launch
+
+        return launch.start(self, available_now=available_now)
+
+    def struct_type(self, schema: StructType | str) -> StructType:
+        """Return a schema that was given as StructType or DDL text."""
+        from pyspark.sql.types import StructType, _parse_datatype_string
+
+        if isinstance(schema, str):
+            # The text is read by Spark itself, which needs a session.
+            _ = self.spark
+            schema = cast("StructType", _parse_datatype_string(schema))
+        if not isinstance(schema, StructType):
+            raise Misconfigured(f"{schema!r} is not a schema; give a StructType or text: 'item string, price double'")
+        return schema
+
+    def register_stage(self, stream: Stream) -> None:
+        """Keep a stream that was given a name."""
+        from holdfast.spark.types import arrow_schema
+
+        assert stream.name is not None, "only a named stream is a stage"
+        self._check_new(stream.name)
+        _check_columns(stream.name, stream.schema)
+        schema = arrow_schema(stream.schema).serialize().to_pybytes()
+        declared = DeclaredStage(stream.name, stream._node, schema, self._checkpoint_every_us)
+        # What the stage alone shows to be impossible is said at its line, not when the pipeline starts.
+        compile_topology(Settings(self.name, 1, self.bucket_width_us, "UTC"), self._sources, [declared], [])
+        self._stages[stream.name] = declared
+
+    def set_checkpoint(self, stage: str, every_us: int | None) -> None:
+        """Set how often a stage's state is written; None for never."""
+        declared = self._stages[stage]
+        self._stages[stage] = DeclaredStage(declared.name, declared.node, declared.schema, every_us)
+
+    def add_sink(self, stream: str, target: plan.ParquetSink | plan.ConsoleSink) -> None:
+        """Send a named stream to a sink, whose own name is kept in the store and follows from the order of calls."""
+        kind = "parquet" if isinstance(target, plan.ParquetSink) else "console"
+        if kind == "parquet" and any(sink.target == target for sink in self._sinks):
+            raise AlreadyExists("two sinks write to the same folder; give each its own")
+        count = sum(sink.name.startswith(f"{stream}-{kind}") and sink.stream == stream for sink in self._sinks)
+        name = f"{stream}-{kind}" if not count else f"{stream}-{kind}-{count + 1}"
+        self._sinks.append(plan.Sink(name, stream, target))
+
+    def logged_input(self, source: str) -> DataFrame:
+        """Return what was logged of a source, as an ordinary DataFrame."""
+        from holdfast.spark.logged import logged_input
+
+        return logged_input(self.spark, self.store, f"{self.name}/{source}")
+
+    def _declared(self, data: Any) -> tuple[StructType, plan.FilesSource | plan.ProducerSource]:
+        if isinstance(data, Files):
+            if data.schema is not None:
+                return self.struct_type(data.schema), data.source()
+            reader = self.spark.read.format(data.format).options(**data.options)
+            return reader.load(data.path).schema, data.source()
+        if hasattr(data, "isStreaming"):
+            kind = "a streaming DataFrame" if data.isStreaming else "a batch DataFrame"
+            raise UnsupportedQuery(
+                f"{kind} as a source comes with a later version; use hf.files(...), or a schema and hf.Producer"
+            )
+        return self.struct_type(data), plan.ProducerSource()
+
+    def _check_new(self, name: str) -> None:
+        check_name(name, "a stream")
+        if name in self._sources or name in self._stages:
+            raise AlreadyExists(f"the pipeline {self.name!r} has a stream {name!r} already; names are unique")
+
+
+def _defaults(dials: Mapping[str, Any]) -> int | None:
+    unknown = sorted(set(dials) - set(_DIALS))
+    if unknown:
+        raise Misconfigured(f"protect has no dial {unknown[0]!r}; it has {', '.join(_DIALS)}")
+    refuse_later(**{name: value for name, value in dials.items() if name != "checkpoint"})
+    return checkpoint_every_us(dials.get("checkpoint", "auto"))
+
+
+def _check_choice(what: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise Misconfigured(f"{what} is {value!r} and can be {' or '.join(map(repr, choices))}")
+
+
+def _check_columns(stream: str, schema: StructType) -> None:
+    # Spark compares names without regard to case; so two columns must not differ in case alone.
+    names = [name.lower() for name in schema.names]
+    twice = next((name for name in schema.names if names.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise Misconfigured(f"the stream {stream!r} has two columns named {twice!r}; rename one of them")
+
+
+def _check_tuple_time(tuple_time: str | None, schema: StructType) -> None:
+    if tuple_time is None:
+        return
+    found = next((field for field in schema.fields if field.name == tuple_time), None)
+    if found is None or found.dataType.simpleString() != "timestamp":
+        kind = "not there" if found is None else found.dataType.simpleString()
+        raise Misconfigured(f"tuple_time has to be a timestamp column of the source, and {tuple_time!r} is {kind}")
+
+

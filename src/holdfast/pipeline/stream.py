@@ -1,0 +1,285 @@
+"""`Stream`: a stream with the methods of a PySpark DataFrame.
+
+Invariants:
+    * A stream never changes; every method gives a new one.
+    * Every step is called on a real DataFrame without rows, so Spark checks names and types at the call, and its errors
+      are Spark's own.
+    * What holdfast cannot do yet is refused at the call, never taken and left undone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from holdfast import plan
+from holdfast.config import check_name, interval_us
+from holdfast.errors import Misconfigured, UnsupportedQuery
+from holdfast.pipeline.callsite import names_the_line, users_line
+from holdfast.pipeline.checkpoints import Checkpoint, checkpoint_every_us
+from holdfast.pipeline.lineage import (
+    MapNode,
+    Node,
+    SourceNode,
+    StepNode,
+    UnionNode,
+    WatermarkNode,
+    has_aggregation,
+    has_count_window,
+    has_watermark,
+    replay,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import StructType
+
+    from holdfast.pipeline.grouped import GroupedStream
+    from holdfast.pipeline.pipeline import Pipeline
+
+_METHODS: Final = (
+    "select, filter, where, withColumn, withColumns, withColumnRenamed, drop, union, unionByName, groupBy, "
+    "withWatermark, mapInArrow, named, protect, to and toSpark"
+)
+
+
+class Stream:
+    """A stream of rows in a pipeline; made by `Pipeline.source` and by the methods below."""
+
+    def __init__(self, pipeline: Pipeline, frame: DataFrame, node: Node, name: str | None = None) -> None:
+        self._pipeline = pipeline
+        self._frame = frame
+        self._node = node
+        self._name = name
+
+    def __repr__(self) -> str:
+        fields = ", ".join(f"{field.name}: {field.dataType.simpleString()}" for field in self.schema.fields)
+        return f"Stream[{f'{self._name}; ' if self._name else ''}{fields}]"
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a Stream has no {name!r}; it has the columns {self.columns} and {_METHODS}")
+
+    @property
+    def schema(self) -> StructType:
+        """The columns and their types, as Spark has them."""
+        return self._frame.schema
+
+    @property
+    def columns(self) -> list[str]:
+        """The names of the columns."""
+        return self._frame.columns
+
+    @property
+    def name(self) -> str | None:
+        """The stream's name; None if it has none yet."""
+        return self._name
+
+    @names_the_line
+    def select(self, *columns: Any) -> Stream:
+        """As `DataFrame.select`."""
+        return self._rows(lambda frame: frame.select(*columns))
+
+    @names_the_line
+    def filter(self, condition: Column | str) -> Stream:
+        """As `DataFrame.filter`."""
+        return self._rows(lambda frame: frame.filter(condition))
+
+    @names_the_line
+    def where(self, condition: Column | str) -> Stream:
+        """As `DataFrame.where`."""
+        return self._rows(lambda frame: frame.where(condition))
+
+    @names_the_line
+    def withColumn(self, name: str, column: Column) -> Stream:
+        """As `DataFrame.withColumn`."""
+        return self._rows(lambda frame: frame.withColumn(name, column))
+
+    @names_the_line
+    def withColumns(self, columns: dict[str, Column]) -> Stream:
+        """As `DataFrame.withColumns`."""
+        return self._rows(lambda frame: frame.withColumns(columns))
+
+    @names_the_line
+    def withColumnRenamed(self, existing: str, new: str) -> Stream:
+        """As `DataFrame.withColumnRenamed`."""
+        return self._rows(lambda frame: frame.withColumnRenamed(existing, new))
+
+    @names_the_line
+    def drop(self, *columns: Any) -> Stream:
+        """As `DataFrame.drop`."""
+        return self._rows(lambda frame: frame.drop(*columns))
+
+    @names_the_line
+    def union(self, other: Stream) -> Stream:
+        """As `DataFrame.union`: by the place of the columns."""
+        return self._with(other, lambda left, right: left.union(right))
+
+    @names_the_line
+    def unionByName(self, other: Stream, allowMissingColumns: bool = False) -> Stream:
+        """As `DataFrame.unionByName`."""
+        return self._with(other, lambda left, right: left.unionByName(right, allowMissingColumns=allowMissingColumns))
+
+    @names_the_line
+    def groupBy(self, *columns: Any) -> GroupedStream:
+        """As `DataFrame.groupBy`, with `F.window` or `hf.count_window` among the columns, or neither."""
+        from holdfast.pipeline.grouped import GroupedStream
+
+        self._extendable()
+        if has_aggregation(self._node):
+            raise UnsupportedQuery(
+                "this stream is aggregated already, and a second groupBy behind it comes with a later version; "
+                "read the first result with a pipeline of its own"
+            )
+        return GroupedStream(self, columns)
+
+    @names_the_line
+    def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
+        """As `DataFrame.withWatermark`: rows may come this much later than the latest one seen."""
+        self._extendable()
+        if has_aggregation(self._node):
+            raise UnsupportedQuery("withWatermark has to stand before groupBy")
+        if has_watermark(self._node):
+            raise UnsupportedQuery("this stream has a watermark already; one for each source is possible")
+        field = self._frame.select(eventTime).schema.fields[0]
+        if field.name not in self.columns or field.dataType.simpleString() not in ("timestamp", "timestamp_ntz"):
+            raise Misconfigured(
+                f"withWatermark needs a timestamp column, and {eventTime!r} is {field.dataType.simpleString()}"
+            )
+        delay_us = interval_us(delayThreshold)
+        if delay_us < 0:
+            raise Misconfigured(f"the delay of a watermark is {delayThreshold!r} and must not be negative")
+        return self._next(self._frame, WatermarkNode(self._node, field.name, delay_us, users_line()))
+
+    @names_the_line
+    def mapInArrow(
+        self, func: Callable[..., Any], schema: StructType | str, barrier: bool = False, profile: Any = None
+    ) -> Stream:
+        """As `DataFrame.mapInArrow`: `func` takes an iterator of Arrow batches and gives one.
+
+        It may be called with any cut of the rows into batches, so its result must not depend on the cut.
+        """
+        from holdfast.spark import catalyst, types
+
+        self._extendable()
+        if barrier or profile is not None:
+            raise UnsupportedQuery("barrier and profile of mapInArrow are for batch jobs; leave them out")
+        if not callable(func):
+            raise Misconfigured(f"mapInArrow needs a function, and {func!r} is none")
+        result = self._pipeline.struct_type(schema)
+        name = getattr(func, "__qualname__", type(func).__qualname__)
+        node = MapNode(
+            self._node,
+            func,
+            name,
+            types.arrow_schema(result).serialize().to_pybytes(),
+            lambda frame: frame.mapInArrow(func, result),
+            users_line(),
+        )
+        return self._next(catalyst.empty_frame(self._pipeline.spark, result), node)
+
+    @names_the_line
+    def named(self, name: str) -> Stream:
+        """Give the stream a name: it becomes a durable stream of the pipeline, with a stage that makes it."""
+        self._extendable()
+        check_name(name, "a stream")
+        if isinstance(self._node, SourceNode):
+            raise Misconfigured(f"the source {self._node.name!r} has a name already; select from it for a new stream")
+        found = Stream(self._pipeline, self._frame, self._node, name)
+        self._pipeline.register_stage(found)
+        return found
+
+    @names_the_line
+    def protect(
+        self,
+        available: str | None = None,
+        checkpoint: Checkpoint = "auto",
+        recover: str | None = None,
+        precise: bool | None = None,
+        priority: int | None = None,
+    ) -> Stream:
+        """Set the dials of a named stream. In this version `checkpoint` is hf.snapshot(every=...), "auto" or None."""
+        if self._name is None or isinstance(self._node, SourceNode):
+            raise Misconfigured("protect sets the dials of a stage; give the stream a name first, with .named('...')")
+        refuse_later(available=available, recover=recover, precise=precise, priority=priority)
+        self._pipeline.set_checkpoint(self._name, checkpoint_every_us(checkpoint))
+        return self
+
+    @names_the_line
+    def to(self, sink: plan.ParquetSink | plan.ConsoleSink, view: str = "stable") -> Stream:
+        """Send the stream's rows to a sink."""
+        if self._name is None:
+            raise Misconfigured("a sink needs a stream with a name; call .named('...') before .to(...)")
+        if view != "stable":
+            raise UnsupportedQuery(f"view={view!r} comes with a later version; this one has view='stable'")
+        if not isinstance(sink, (plan.ParquetSink, plan.ConsoleSink)):
+            raise Misconfigured(f"{sink!r} is not a sink; it can be hf.parquet(path) or hf.console()")
+        self._pipeline.add_sink(self._name, sink)
+        return self
+
+    @names_the_line
+    def toSpark(self) -> DataFrame:
+        """Return the very same query as an ordinary batch DataFrame over the logged input."""
+        if has_count_window(self._node):
+            raise UnsupportedQuery("toSpark cannot say hf.count_window, which Spark does not have")
+        return replay(self._node, self._pipeline.logged_input)
+
+    def join(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Comes with a later version."""
+        raise _later("join")
+
+    def transform(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Comes with a later version."""
+        raise _later("transform")
+
+    def dropDuplicatesWithinWatermark(self, *arguments: Any, **options: Any) -> NoReturn:
+        """Comes with a later version."""
+        raise _later("dropDuplicatesWithinWatermark")
+
+    def _rows(self, method: Callable[[DataFrame], DataFrame]) -> Stream:
+        from holdfast.spark import catalyst
+
+        self._extendable()
+        result = method(self._frame)
+        node = StepNode(self._node, tuple(catalyst.row_steps(result)), method, users_line())
+        return self._next(catalyst.empty_frame(self._pipeline.spark, result.schema), node)
+
+    def _with(self, other: Stream, method: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
+        from holdfast.spark import catalyst
+
+        self._extendable()
+        if not isinstance(other, Stream):
+            raise Misconfigured(f"a stream can only be joined with a stream by union, and {other!r} is none")
+        other._extendable()
+        if other._pipeline is not self._pipeline:
+            raise Misconfigured("the two streams of a union belong to different pipelines")
+        if has_aggregation(self._node) or has_aggregation(other._node):
+            raise UnsupportedQuery("a union behind groupBy comes with a later version; put the union before groupBy")
+        # Two frames of their own, so that Spark also takes a stream and something made from it.
+        spark = self._pipeline.spark
+        frames = [catalyst.empty_frame(spark, stream.schema) for stream in (self, other)]
+        result = method(frames[0], frames[1])
+        left, right = catalyst.union_steps(result)
+        node = UnionNode((self._node, other._node), (tuple(left), tuple(right)), method, users_line())
+        return self._next(catalyst.empty_frame(spark, result.schema), node)
+
+    def _next(self, frame: DataFrame, node: Node) -> Stream:
+        return Stream(self._pipeline, frame, node)
+
+    def _extendable(self) -> None:
+        if self._name is not None and not isinstance(self._node, SourceNode):
+            raise UnsupportedQuery(
+                f"the stream {self._name!r} is the result of a stage, and a stage that reads another one comes with a "
+                "later version; put the step before .named(...)"
+            )
+
+
+def refuse_later(**dials: object) -> None:
+    """Refuse the dials that are not there yet."""
+    for dial, value in dials.items():
+        if value is not None:
+            raise UnsupportedQuery(f"{dial}={value!r} comes with a later version; leave it out")
+
+
+def _later(method: str) -> UnsupportedQuery:
+    line = users_line()
+    return UnsupportedQuery(f"{method} on a stream comes with a later version (at {line})")

@@ -1,0 +1,50 @@
+"""The parent of Spark's Python workers: it imports and warms everything once, then forks.
+
+Guarantees:
+    * A worker starts with every module imported and every kernel compiled; what was allocated before the fork is
+      frozen, so that the collection after each task has nothing old to look at.
+    * A worker does not outlive its daemon: the kernel kills it. A worker that lived on would be a zombie by design.
+
+Named by `spark.python.daemon.module`; it must be importable where executors run.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import signal
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies (Linux only; elsewhere nothing happens)."""
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    except (OSError, AttributeError):
+        return
+
+
+def warm() -> None:
+    """Import what a wave needs and load its kernels."""
+    import pyspark.worker  # noqa: F401
+
+    import holdfast.spark.worker  # noqa: F401
+    from holdfast.node.slot import warm as warm_slot
+
+    warm_slot()
+
+
+def main() -> None:
+    from pyspark.daemon import manager
+
+    warm()
+    os.register_at_fork(after_in_child=die_with_parent)
+    gc.collect()
+    gc.freeze()
+    manager()
+
+
+if __name__ == "__main__":
+    main()

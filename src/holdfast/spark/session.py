@@ -1,0 +1,105 @@
+"""The Spark settings that waves need, and a session that has them.
+
+Guarantees:
+    * `session()` returns a classic SparkSession; `require()` names the setting a given session lacks, what it is and what
+      it has to be, before anything is started.
+    * Nothing listens beyond this machine unless the user says so.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from holdfast.errors import SessionUnfit
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REQUIRED: Mapping[str, tuple[str, str]] = {
+    "spark.python.daemon.module": ("holdfast.spark.daemon", "workers are forked with warm kernels"),
+    "spark.python.worker.reuse": ("true", "a slot keeps its process"),
+    "spark.task.maxFailures": ("1", "the node retries, not Spark"),
+    "spark.speculation": ("false", "one slot runs a wave's work, not two"),
+}
+"""What a session must have: the value and why."""
+
+RECOMMENDED: Mapping[str, str] = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.task.killTimeout": "200ms",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.enabled": "false",
+    "spark.eventLog.enabled": "false",
+    "spark.locality.wait": "10s",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+    "spark.executor.heartbeatInterval": "1s",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "4000",
+    "spark.network.timeoutInterval": "1s",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.log.level": "ERROR",
+}
+LOCAL: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+
+
+def settings(master: str | None = None) -> dict[str, str]:
+    """Return the settings for your own `SparkSession.builder`: `for k, v in hf.settings().items(): builder.config(k, v)`."""
+    chosen = {name: value for name, (value, _) in REQUIRED.items()} | dict(RECOMMENDED)
+    if master is None or master.startswith("local"):
+        chosen |= LOCAL
+    return chosen
+
+
+def session(name: str, **conf: str) -> SparkSession:
+    """Return a SparkSession with the settings that waves need. `conf` (dots in names need `**{...}`) overrides them.
+
+    Without a master from spark-submit or `conf` it is `local[*]`. The JVM starts from a class archive (`jvm`).
+    """
+    _worker_environment()
+    given = "PYSPARK_GATEWAY_PORT" in os.environ
+    if not given:
+        from holdfast.spark.jvm import launch_gateway
+
+        launch_gateway(conf.get("spark.driver.memory", "1g"))
+    from pyspark.sql import SparkSession
+
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise SessionUnfit("holdfast needs a classic Spark session; unset SPARK_REMOTE: Spark Connect cannot run waves")
+    builder = SparkSession.builder.appName(name)
+    master = conf.get("spark.master") or os.environ.get("HOLDFAST_MASTER") or (None if given else "local[*]")
+    if master is not None:
+        builder = builder.master(master)
+    for key, value in (settings(master) | conf).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    sys.setswitchinterval(0.0005)
+    return spark
+
+
+def require(spark: SparkSession) -> None:
+    """Raise `SessionUnfit`, which names every setting that is missing, if waves cannot run on this session."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise SessionUnfit("holdfast needs a classic Spark session, and this is a Spark Connect session: it cannot run waves")
+    conf = spark.sparkContext.getConf()
+    lacks = [
+        f"{name} is {conf.get(name, 'not set')!r} and must be {value!r} ({reason})"
+        for name, (value, reason) in REQUIRED.items()
+        if (conf.get(name, None) or "").lower() != value.lower()
+    ]
+    if lacks:
+        raise SessionUnfit(
+            "this Spark session cannot run waves: " + "; ".join(lacks) + ". Use hf.session(name), or put hf.settings() "
+            "into your own builder before the session is made"
+        )
+
+
+def _worker_environment() -> None:
+    """Let local executors find this very Python, and our daemon module in it."""
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    package_root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    path = os.environ.get("PYTHONPATH", "")
+    if package_root not in path.split(os.pathsep):
+        os.environ["PYTHONPATH"] = os.pathsep.join([package_root, path] if path else [package_root])
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        os.environ.setdefault(name, "1")

@@ -1,0 +1,1 @@
+"""What tests of pipelines use: a faulty disk, a virtual clock."""
