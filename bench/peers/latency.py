@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from bench import process
-from bench.peers.session import progress_of, settings_of, sibling_session, start_session
+from bench.peers.session import progress_of, settings_of, sibling_session, start_session, stop
 from bench.sender import SPARK_SCHEMA, now_us
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def run(
     sent = process.run("bench.sender:send_to_folder", options, seconds + WARM_UP_S + 20)
     arrivals.wait_until_tuples(sent.get("tuples_sent", 0), LAST_BATCH_LIMIT_S)
     triggers = progress_of(running)
-    running.stop()
+    stop(running)
     figures = percentiles_ms(*arrivals.since(counted_from_us))
     figures["trigger_ms"] = [trigger["duration_ms"]["triggerExecution"] for trigger in triggers]
     figures["sender"] = sent

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,6 +40,7 @@ STREAMING: Final[Mapping[str, str]] = {
     # Larger Arrow batches: fewer calls into Python.
     "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
     "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.stopTimeout": "5s",
 }
 
 PROCESS: Final[Mapping[str, str]] = {
@@ -73,6 +75,15 @@ def sibling_session(spark: SparkSession, state_store: str) -> SparkSession:
     for key, value in settings_of(state_store).items():
         sibling.conf.set(key, value)
     return sibling
+
+
+def stop(query: StreamingQuery) -> None:
+    """Stop a query; one that does not end in time is left to the end of this process."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    with contextlib.suppress(PySparkException, Py4JJavaError):
+        query.stop()
 
 
 def progress_of(query: StreamingQuery) -> list[dict[str, Any]]:

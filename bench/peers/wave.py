@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from bench.peers.session import progress_of, settings_of, sibling_session, start_session
+from bench.peers.session import progress_of, settings_of, sibling_session, start_session, stop
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -47,7 +47,7 @@ def run(spark: SparkSession, work: Path, name: str, query: str, state_store: str
         running.awaitTermination(seconds)
         triggers = progress_of(running)[WARM_UP_TRIGGERS:]
     finally:
-        running.stop()
+        stop(running)
     return {
         "query": query,
         "settings": settings_of(state_store),

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from bench.data import SPARK_SCHEMA
 from bench.peers.count_windows import COUNT_WINDOWS
-from bench.peers.session import progress_of, settings_of, sibling_session, start_session
+from bench.peers.session import progress_of, settings_of, sibling_session, start_session, stop
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -93,7 +93,7 @@ def _stream(
     running = writer.trigger(availableNow=True).start()
     finished = running.awaitTermination(limit_s)
     wall_s = time.monotonic() - started_s
-    running.stop()
+    stop(running)
     return _figures(progress_of(running), key_share, finished, wall_s)
 
 

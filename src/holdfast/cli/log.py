@@ -19,7 +19,7 @@ from holdfast.connect.catalog import pipelines
 from holdfast.errors import Misconfigured
 from holdfast.log import inspect
 from holdfast.log.reconcile import Damage
-from holdfast.model import FIRST_BUCKET
+from holdfast.model import FIRST_BUCKET, FrameKind
 from holdfast.ports import Store
 
 
@@ -64,7 +64,7 @@ def show(
         if as_json:
             for each in shown:
                 extra = {"frames_listed": inspect.show_frames(folder, each.stream)} if frames else {}
-                print_json({"pipeline": pipeline, **msgspec.to_builtins(each), **extra})
+                print_json({"pipeline": pipeline, **msgspec.structs.asdict(each), **extra})
             continue
         _print_streams(pipeline, shown)
         for each in shown if frames else []:
@@ -99,7 +99,7 @@ def _print_frames(folder: Store, stream: str) -> None:
         ["kind", "shard", "buckets", "rows", "bytes", "segment", "offset"],
         [
             [
-                inspect._KIND_NAMES.get(each.kind, str(each.kind)),
+                FrameKind(each.kind).name,
                 "many" if each.shard < 0 else str(each.shard),
                 f"[{each.bucket_start}, {each.bucket_end})",
                 each.rows,
@@ -179,7 +179,7 @@ def verify(store: str, streams: tuple[str, ...], as_json: bool) -> int:
         for found in inspect.verify(folder, names):
             damaged += len(found.damaged)
             if as_json:
-                print_json({"pipeline": pipeline, **msgspec.to_builtins(found)})
+                print_json({"pipeline": pipeline, **msgspec.structs.asdict(found)})
                 continue
             state = f"{len(found.damaged)} damaged" if found.damaged else "good"
             spare = f", {bytes_text(found.torn_bytes)} never committed" if found.torn_bytes else ""
@@ -204,7 +204,7 @@ def repair(store: str, streams: tuple[str, ...], as_json: bool) -> int:
         for name, result in zip(names, inspect.repair(folder, names, time.time_ns() // 1000), strict=True):
             lost += len(result.lost)
             if as_json:
-                print_json({"pipeline": pipeline, "stream": name, **msgspec.to_builtins(result)})
+                print_json({"pipeline": pipeline, "stream": name, **msgspec.structs.asdict(result)})
                 continue
             cut = bytes_text(result.cut_bytes)
             click.echo(f"{pipeline}/{name}: {result.mended} frames mended, {len(result.lost)} lost, {cut} cut off")

@@ -38,8 +38,19 @@ def example(text: str) -> str:
 
 def print_json(value: Any) -> None:
     """Print one JSON value on one line."""
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=_plain).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(_named(value), enc_hook=_plain).decode() + "\n")
     sys.stdout.flush()
+
+
+def _named(value: Any) -> Any:
+    """Return structs as objects with names: on disk many of them are bare lists."""
+    if isinstance(value, msgspec.Struct):
+        fields = {name: _named(getattr(value, name)) for name in value.__struct_fields__}
+        tag = value.__struct_config__.tag
+        return fields if tag is None else {"item": tag, **fields}
+    if isinstance(value, dict):
+        return {name: _named(each) for name, each in value.items()}
+    return [_named(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def _plain(value: Any) -> Any:

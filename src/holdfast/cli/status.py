@@ -154,7 +154,7 @@ def _stream_status(store: Store, name: str, kind: str, ledger: Ledger, now_us: i
 
 
 def is_alive(store: Store, stream: str, host: str) -> bool | None:
-    """Tell whether the writer of a stream lives, by the lock that it holds; None where that cannot be seen from here."""
+    """Tell by its lock whether the writer of a stream lives; None where that cannot be seen from here."""
     if not isinstance(store, LocalStore) or host != socket.gethostname():
         return None
     try:

@@ -63,6 +63,8 @@ class Batches:
         """Return what became of a batch that was sent before; None for a new one."""
         if sequence is None:
             return None
+        if sequence < 0:
+            raise Misconfigured(f"{self._text()}: sequence {sequence} is negative; sequences count from 0.")
         if sequence in self._recent:
             return self._recent[sequence]
         last = self._ledger.batch_last(self._stream, self._name)
@@ -75,8 +77,6 @@ class Batches:
         if sequence is None:
             self._next += 1
             return self._next - 1
-        if sequence < 0:
-            raise Misconfigured(f"{self._text()}: sequence {sequence} is negative; sequences count from 0.")
         waiting = min(self._failed, default=sequence)
         if waiting < sequence:
             raise StoreUnavailable(

@@ -202,7 +202,8 @@ def wait_until_located(store_url: str, stream: str, wait_us: int) -> Located:
                 return locate(store_url, stream)
             except Misconfigured:
                 left_s = deadline - time.monotonic()
-                if left_s <= 0:
+                # The streams of a pipeline that is there do not change.
+                if left_s <= 0 or stream.rpartition("/")[0] in pipelines(store_url):
                     raise
             if watch is None:
                 time.sleep(min(left_s, POLL_INTERVAL_S))

@@ -71,17 +71,11 @@ class Consumer:
         self._reader = StreamReader(self._store, self._stream)
         self._promisers = [StreamReader(self._store, each) for each in _promisers(self._located)]
         self._position: int | None = None
-        stored = None if self._name is None else read_lease(self._store, self._stream, self._name)
-        self._poll()
-        if stored is not None:
-            self._position = stored.bucket
-        elif isinstance(start, int):
-            self._position = start
-        elif start == "latest":
-            self._position = self._complete_to()
-        if self._name is not None and stored is None:
-            # From now on retention keeps what this consumer has not seen.
-            self._store_place()
+        try:
+            self._open(start)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def stream(self) -> str:
@@ -153,6 +147,20 @@ class Consumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def _open(self, start: Literal["earliest", "latest"] | int) -> None:
+        """Find out where to begin."""
+        self._poll()
+        stored = None if self._name is None else read_lease(self._store, self._stream, self._name)
+        if stored is not None:
+            self._position = stored.bucket
+        elif isinstance(start, int):
+            self._position = start
+        elif start == "latest":
+            self._position = self._complete_to()
+        if self._name is not None and stored is None:
+            # From now on retention keeps what this consumer has not seen.
+            self._store_place()
 
     def _store_place(self) -> None:
         assert self._name is not None, "only a named consumer has a place"

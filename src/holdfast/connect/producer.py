@@ -98,8 +98,8 @@ class Producer:
         try:
             self._writer = self._log.segment_writer(self._stream, 0, self._log.term.numbers[self._stream])
             self._room = Room(self._located.store, self._stream, origin.size_bytes_max)
-            self._trimmer = Trimmer(self._located, self._log, self._writer.folder)
             self._batches = Batches(self._log.ledger, self._stream, self._name, epoch)
+            self._trimmer = Trimmer(self._located, self._log, self._writer.folder)
         except BaseException:
             self._log.close()
             raise
@@ -225,10 +225,10 @@ class Producer:
     def _append(self, request: _Request) -> list[FrameRef] | None:
         """Append a request's frames; None if it is a repeat or cannot be taken."""
         outgoing = request.outgoing
-        request.result = self._batches.known(request.sequence, outgoing.rows)
-        if request.result is not None:
-            return None
         try:
+            request.result = self._batches.known(request.sequence, outgoing.rows)
+            if request.result is not None:
+                return None
             self._check_order(outgoing)
             request.sequence = self._batches.number(request.sequence)
             refs: list[FrameRef] = []

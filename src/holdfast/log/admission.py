@@ -96,7 +96,7 @@ class Admission:
     def _file_logged(self, item: FileLogged) -> None:
         self._check_name(item.stream, item)
         key = (item.stream, item.path)
-        last = self._files.get(key) or self._ledger.files(item.stream).get(item.path)
+        last = self._files.get(key) or self._ledger.file(item.stream, item.path)
         again = last is None or (last.size_bytes, last.modified_ns) != (item.size_bytes, item.modified_ns)
         row_expected = 0 if again or last is None else last.row_end
         if item.row_start != row_expected or (last is not None and last.last and not again):

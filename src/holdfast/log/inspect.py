@@ -22,7 +22,6 @@ from holdfast.log.terms import TermRecord, read_term, standing
 from holdfast.model import Entry, FrameKind, Published
 from holdfast.ports import Store
 
-
 _KIND_NAMES = {int(kind): kind.name for kind in FrameKind}
 
 

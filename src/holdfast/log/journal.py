@@ -15,13 +15,14 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError, JournalCorrupt, StoreUnfit
+from holdfast.errors import HoldfastError, JournalCorrupt, StoreUnavailable, StoreUnfit
 from holdfast.log.frame import checksum
 from holdfast.model import FORMAT_VERSION, Entry
 from holdfast.ports import AppendFile, Buffer, Store
@@ -86,6 +87,9 @@ class JournalWriter:
             self._begin(JournalFile(journal, number, entry_first, list(names)), head)
         except (HoldfastError, OSError):
             self.close()
+            # Never shown, so nobody misses it; a disk that stays full shall not fill with beginnings.
+            with contextlib.suppress(StoreUnavailable):
+                store.delete(self.path)
             raise
 
     @property

@@ -240,8 +240,9 @@ class Ledger:
 
     def forget_folders(self, stream: str, folders: Collection[str]) -> None:
         """Forget folders of segments that are gone."""
-        state = self._state(stream)
-        state.segment_last = {k: v for k, v in state.segment_last.items() if k not in folders}
+        if folders:
+            state = self._state(stream)
+            state.segment_last = {k: v for k, v in state.segment_last.items() if k not in folders}
 
     @staticmethod
     def _fold_digests(state: StreamState, shard: int, digests: dict[int, tuple[int, int]], before_bucket: int) -> None:
@@ -441,6 +442,11 @@ class Ledger:
         """Return, per path, the last rows of a source file that are in the stream."""
         state = self._streams.get(stream)
         return {} if state is None else dict(state.files)
+
+    def file(self, stream: str, path: str) -> FileLogged | None:
+        """Return the last rows of one source file that are in the stream."""
+        state = self._streams.get(stream)
+        return None if state is None else state.files.get(path)
 
     def digests(self, stream: str) -> dict[tuple[int, int], tuple[int, int]]:
         """Return (data rows, digest) per (shard, bucket) that was not trimmed."""

@@ -9,6 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -107,6 +108,8 @@ class StreamLog:
             found = reconcile(store, ledger, term.names)
             if options.check_segments:
                 check_nothing_missing(found)
+            for name in term.names:
+                ledger.forget_folders(name, [f for f in ledger.segment_last(name) if not store.list(f)])
             writer = JournalWriter(store, term.journal, 0, term.names, ledger.serialize(), 0)
             term.check_held()
         except BaseException:
@@ -311,16 +314,15 @@ class StreamLog:
                 f"{journal_path(self._term.journal, number)} could not be written: {error}"
             ) from error
         # The file before stays: a reader that is a little behind reads its end.
-        clear_journals(self._store, self._term.journal, before=old)
+        with contextlib.suppress(StoreUnavailable):
+            clear_journals(self._store, self._term.journal, before=old)
 
     def _clear(self) -> None:
-        """Delete what the new head makes useless."""
-        for path in self.reconciled.orphans:
-            self._store.delete(path)
-        for name in self.names:
-            segments_gone = [folder for folder in self._ledger.segment_last(name) if not self._store.list(folder)]
-            self._ledger.forget_folders(name, segments_gone)
-        clear_terms(self._store, self._term)
+        """Delete what the new head makes useless; what cannot be deleted now is found again by the next opening."""
+        with contextlib.suppress(StoreUnavailable):
+            for path in self.reconciled.orphans:
+                self._store.delete(path)
+            clear_terms(self._store, self._term)
 
 
 def _fail(group: Sequence[_Waiting], error: HoldfastError) -> None:

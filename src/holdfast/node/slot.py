@@ -120,6 +120,9 @@ class Slot:
             if isinstance(error, Retryable):
                 self.context.forget_writers()
             return _failed(number, error)
+        except FileNotFoundError as error:
+            # A frame that was moved to another segment after the order was written: the next order names the new place.
+            return Failed(number, "StoreUnavailable", f"a file of the store is gone: {error}", retry=True)
         except Exception:
             return Failed(number, "PipelineFailed", traceback.format_exc(), retry=False)
 

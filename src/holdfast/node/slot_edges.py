@@ -8,8 +8,6 @@ Guarantees:
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,9 +16,9 @@ from holdfast.connect.chunk import FileChunk
 from holdfast.connect.chunk_reader import ReadResult, read_chunk
 from holdfast.connect.parquet import range_name, write_range
 from holdfast.log.frame import FrameHeader
-from holdfast.log.segment import read_frame
 from holdfast.model import MANY_SHARDS, NO_BUCKET, NO_WATERMARK, FrameKind, Published, bucket_of
 from holdfast.node.messages import Delivered, DeliverWork, Ingested, IngestWork
+from holdfast.node.ranges import rows_in_order
 from holdfast.node.slot import SlotContext
 from holdfast.operators.bucket_table import bucket_table, microseconds
 from holdfast.operators.sharding import sort_by_shard
@@ -137,28 +135,6 @@ def deliver(context: SlotContext, work: DeliverWork) -> Delivered:
     assert isinstance(sink.target, ParquetSink), "other sinks are fed by the node itself"
     schema = pa.ipc.read_schema(pa.py_buffer(context.stages[work.stream].schema))
     name = range_name(work.bucket_from, work.bucket_to)
-    rows = write_range(sink.target.path, name, schema, rows_in_order(context, work, schema))
+    batches = rows_in_order(context.store, work.frames, schema, work.bucket_from, work.bucket_to)
+    rows = write_range(sink.target.path, name, schema, batches)
     return Delivered(work.sink, work.stream, work.bucket_to, rows)
-
-
-def rows_in_order(context: SlotContext, work: DeliverWork, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of the buckets asked for, bucket by bucket and shard by shard."""
-    pieces: list[tuple[int, int, int, pa.RecordBatch]] = []
-    for number, frame in enumerate(work.frames):
-        header, batch = read_frame(context.store, frame.frame, schema)
-        pieces += [
-            (bucket, frame.shard, number, batch.slice(row_from, row_to - row_from))
-            for bucket, row_from, row_to in bucket_slices(header)
-            if work.bucket_from <= bucket < work.bucket_to
-        ]
-    for *_, batch in sorted(pieces, key=lambda piece: piece[:3]):
-        yield batch
-
-
-def bucket_slices(header: FrameHeader) -> list[tuple[int, int, int]]:
-    """Return (bucket, first row, end row) of a frame of one shard."""
-    if not header.bucket_row_ends:
-        return [(header.bucket_start, 0, header.rows)]
-    starts = [0, *header.bucket_row_ends[:-1]]
-    buckets = [bucket for bucket, _ in header.bucket_table]
-    return list(zip(buckets, starts, header.bucket_row_ends, strict=True))

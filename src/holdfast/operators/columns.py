@@ -57,7 +57,7 @@ def kind_of(type_: pa.DataType) -> Kind | None:
 
 
 def _is_variable(type_: pa.DataType) -> bool:
-    return (
+    return bool(
         pa.types.is_string(type_)
         or pa.types.is_binary(type_)
         or pa.types.is_large_string(type_)
@@ -138,7 +138,7 @@ def view_buffer(buffer: pa.Buffer | None, dtype: Any, start: int, count: int) ->
     return np.asarray(_View(buffer, dtype, start, count))
 
 
-def stored_values(array: pa.Array, dtype: type[np.generic], per_row: int = 1) -> np.ndarray[Any, Any]:
+def stored_values(array: pa.Array, dtype: Any, per_row: int = 1) -> np.ndarray[Any, Any]:
     """Return the column's own buffer, without a copy, whatever its null slots hold."""
     return view_buffer(array.buffers()[1], dtype, array.offset * per_row, len(array) * per_row)
 

@@ -113,8 +113,8 @@ def constant(value: object, spark: str) -> plan.Constant:
         return plan.Constant(base64.b64encode(value).decode("ascii"), spark)
     if isinstance(value, Decimal):
         return plan.Constant(format(value, "f"), spark)
-    if isinstance(value, float) and not np.isfinite(value):
-        # JSON has no such numbers, and `pipeline.json` keeps this.
+    if isinstance(value, float) and (not np.isfinite(value) or str(value) == "-0.0"):
+        # JSON has no infinity and no NaN, and -0.0 equals 0.0 as a key of the cache of literals.
         return plan.Constant(repr(value), spark)
     assert value is None or isinstance(value, (bool, int, float, str)), f"{value!r} cannot be kept as a literal"
     return plan.Constant(value, spark)

@@ -71,6 +71,8 @@ class StepRunner:
         try:
             return self._apply(step, part)
         except Exception as error:
+            if not (isinstance(error, BadRow) or isinstance(step, plan.MapInArrow)):
+                raise
             rejecting = (step.on_error if isinstance(step, plan.MapInArrow) else self.on_error) == "reject"
             if not rejecting:
                 raise self._named(step, part, error) from error

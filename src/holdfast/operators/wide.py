@@ -90,7 +90,8 @@ def divide_half_up(low: Any, high: Any, divisor: Any, extra_digits: Any, digits:
     quotient_low, quotient_high, remainder = _divide_size(size_low, size_high, unit)
     for _ in range(extra_digits):
         # Schoolbook: ten times the remainder gives the next digit.
-        digit_low, digit_high, remainder = _divide_size(*_times_ten(remainder, np.uint64(0)), unit)
+        ten_low, ten_high = _times_ten(remainder, np.uint64(0))
+        digit_low, digit_high, remainder = _divide_size(ten_low, ten_high, unit)
         grown_low, grown_high = _times_ten(quotient_low, quotient_high)
         if quotient_high > _LIMITS_HIGH[37]:
             return np.int64(0), np.int64(0), False

@@ -125,7 +125,7 @@ def fold_rows(
         elif mode == SLIDING:
             seen = words[base]
             newest = seen // slide
-            number = 0 if seen < size else (seen - size) // slide + 1
+            number = np.int64(0) if seen < size else (seen - size) // slide + 1
         elif mode == RUNNING:
             if j == run_ends[run]:
                 put_changed(words, table, first_value, records, width, first, emitted, out, out_rows)

@@ -121,7 +121,9 @@ class Pipeline:
 
     def run(self, available_now: bool = False) -> None:
         """Run until stopped; with `available_now`, take what is there, end every window, and return."""
-        self.start(available_now=available_now).awaitTermination()
+        from holdfast.spark import launch
+
+        launch.run(self.start(available_now=available_now))
 
     def start(self, available_now: bool = False) -> Any:
         """Start, and return a handle like PySpark's StreamingQuery."""

@@ -69,8 +69,16 @@ class Waves:
         self._jobs: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
+    def slots(self) -> list[int]:
+        """Return the slots there are now, each with its standing RDD built."""
+        places = self.places()
+        for place in places:
+            if place.slot not in self._standing:
+                self.prepare(place)
+        return [place.slot for place in places]
+
     def places(self) -> list[SlotPlace]:
-        """Return the slots there are now, numbered in the order of executor and core."""
+        """Return where slots are now, numbered in the order of executor and core."""
         scala = self._context._jsc.sc()
         local = scala.isLocal()
         cores = int(scala.conf().get("spark.executor.cores", "1"))

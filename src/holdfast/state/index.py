@@ -24,8 +24,8 @@ LINES: Final = 256
 SCRAMBLE: Final = 0x9E3779B97F4A7C15 - (1 << 64)
 """The golden ratio as a signed word: shards take some bits of a hash, so the index must not rest on those alone."""
 LOW_HALF: Final = 0xFFFFFFFF
-BUCKET_LOAD: Final = 4
-"""Entries a bucket, on average. Measured: 4 saves a quarter of the index and costs more overflow lines to follow."""
+BUCKET_LOAD: Final = 2
+"""Entries a bucket, on average. A bucket not yet split has up to twice that, and few then need a second line."""
 INDEX: Final = 2 * SUPER_WORDS
 OVERFLOW: Final = 3 * SUPER_WORDS
 

@@ -66,7 +66,7 @@ LIVE: Final = 1
 BORN: Final = 2
 STAMP_SHIFT: Final = 8
 LOG: Final = SUPER_WORDS
-BLOCK: Final = 256
+BLOCK: Final = 128
 """Keys that are looked up together: enough to overlap the waits for memory, few enough to stay in the first cache."""
 
 

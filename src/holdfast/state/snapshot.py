@@ -77,6 +77,11 @@ class Snapshot:
     def pages_count(self) -> int:
         return sum(len(table) for _, table in self._tables)
 
+    @property
+    def pages_by_set(self) -> dict[int, int]:
+        """Return how many pages each set has in this snapshot."""
+        return {number: len(table) for number, table in self._tables}
+
     def hold(self) -> None:
         """Ask every wave from now on to copy a page of this snapshot before it changes it."""
         for _, table in self._tables:

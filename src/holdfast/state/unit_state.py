@@ -157,6 +157,11 @@ class UnitState:
         return self._bucket_end(self._slot())
 
     @property
+    def bucket_end_before(self) -> int | None:
+        """Return where the state would be if the last finished wave were rolled back; None if that cannot be done."""
+        return self._bucket_end(1 - self._slot()) if not self.is_dirty and self._can_undo() else None
+
+    @property
     def meta(self) -> bytes:
         """Return what the last finished wave gave to `finish`."""
         start = META_OFFSETS[self._slot()]

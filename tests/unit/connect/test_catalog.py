@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
+from msgspec.structs import replace as replaced
 
 from holdfast.connect import catalog
 from holdfast.errors import Misconfigured, NameInvalid, StoreCorrupt, StoreUnfit
@@ -64,7 +64,7 @@ def topology(**changes: Any) -> Topology:
         [stage],
         [Sink("averages.parquet", "averages", ParquetSink("out"))],
     )
-    return msgspec.structs.replace(plain, **changes)
+    return replaced(plain, **changes)
 
 
 def folder(tmp_path: Path, name: str = "retail") -> LocalStore:
@@ -86,7 +86,12 @@ def test_the_first_run_writes_and_the_next_reads_the_same(tmp_path: Path) -> Non
         ({"bucket_width_us": 50_000}, "bucket_width_us was 200000, now 50000"),
         ({"sources": topology().sources[:1]}, "sources.south is gone"),
         (
-            {"sources": [msgspec.structs.replace(topology().sources[0], schema=packed(AVERAGES)), topology().sources[1]]},
+            {
+                "sources": [
+                    replaced(topology().sources[0], schema=packed(AVERAGES)),
+                    topology().sources[1],
+                ]
+            },
             r"sources.north.schema was 'item string, price double', now 'item string, average double'",
         ),
         ({"sinks": [Sink("averages.parquet", "north", ParquetSink("out"))]}, "took stream 'averages', now 'north'"),
@@ -105,7 +110,7 @@ def test_sinks_and_policies_may_change(tmp_path: Path) -> None:
     made = catalog.create_or_check(store, topology())
     changed = topology(
         sinks=[Sink("console", "averages", ConsoleSink())],
-        stages=[msgspec.structs.replace(topology().stages[0], checkpoint_every_us=None)],
+        stages=[replaced(topology().stages[0], checkpoint_every_us=None)],
     )
     assert catalog.create_or_check(store, changed).topology == changed
     assert catalog.load(store).topology == changed
@@ -129,7 +134,7 @@ def test_unknown_and_ambiguous_names_list_what_there_is(tmp_path: Path) -> None:
     with pytest.raises(Misconfigured, match="no pipeline"):
         catalog.locate(url, "averages")
     catalog.create_or_check(folder(tmp_path), topology())
-    with pytest.raises(Misconfigured, match="retail/north, retail/south, .*retail/averages"):
+    with pytest.raises(Misconfigured, match=r"retail/north, retail/south, .*retail/averages"):
         catalog.locate(url, "average")
     catalog.create_or_check(folder(tmp_path, "other"), topology(name="other"))
     with pytest.raises(Misconfigured, match="other/averages, retail/averages"):
@@ -138,7 +143,7 @@ def test_unknown_and_ambiguous_names_list_what_there_is(tmp_path: Path) -> None:
 
 
 def test_a_name_that_cannot_be_a_path_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    bad = topology(sources=[msgspec.structs.replace(topology().sources[0], name="../north")])
+    bad = topology(sources=[replaced(topology().sources[0], name="../north")])
     with pytest.raises(NameInvalid, match="north"):
         catalog.create_or_check(folder(tmp_path), bad)
     assert not (tmp_path / "store").exists()
@@ -151,5 +156,5 @@ def test_a_newer_format_and_a_damaged_file_are_told_apart(tmp_path: Path) -> Non
     with pytest.raises(StoreUnfit, match="version 99"):
         catalog.load(store)
     store.replace(catalog.CATALOG_PATH, b'{"format_version": 1, "pipel')
-    with pytest.raises(StoreCorrupt, match="pipeline.json"):
+    with pytest.raises(StoreCorrupt, match=r"pipeline\.json"):
         catalog.load(store)

@@ -87,7 +87,9 @@ def test_a_null_where_the_schema_has_none_names_the_row() -> None:
 
 def test_nested_values_keep_their_shape() -> None:
     schema = pa.schema([("who", pa.struct([("name", pa.string()), ("age", pa.int64())]))])
-    found = pa.table({"who": pa.array([{"name": "x", "age": 3}], pa.struct([("name", pa.string()), ("age", pa.int8())]))})
+    found = pa.table(
+        {"who": pa.array([{"name": "x", "age": 3}], pa.struct([("name", pa.string()), ("age", pa.int8())]))}
+    )
     assert table_of(found, schema, "s").to_pylist() == [{"who": {"name": "x", "age": 3}}]
     wrong = pa.table({"who": [{"name": "x", "years": 3}]})
     with pytest.raises(SchemaMismatch, match="'who'"):

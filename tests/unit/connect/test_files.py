@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import gzip
+import itertools
 import os
 import time
 from decimal import Decimal
@@ -23,9 +24,7 @@ from holdfast.plan import FilesSource, Source
 SCHEMA = pa.schema([("item", pa.string()), ("price", pa.float64()), ("count", pa.int32())])
 
 
-def source(
-    path: Path, file_format: Any, schema: pa.Schema = SCHEMA, on_error: Any = "stop", **options: str
-) -> Source:
+def source(path: Path, file_format: Any, schema: pa.Schema = SCHEMA, on_error: Any = "stop", **options: str) -> Source:
     origin = FilesSource(str(path), file_format, options)
     return Source("sales", schema.serialize().to_pybytes(), origin, on_error=on_error, rejects_max=3)
 
@@ -159,7 +158,7 @@ def test_a_csv_file_is_cut_at_lines_and_every_line_comes_once(tmp_path: Path, mo
     of = source(tmp_path, "csv", header="true")
     chunks = discover(of.origin, {})  # type: ignore[arg-type]
     assert len(chunks) > 5 and [chunk.last for chunk in chunks][-2:] == [False, True]
-    assert all(left.end == right.start for left, right in zip(chunks, chunks[1:], strict=False))
+    assert all(left.end == right.start for left, right in itertools.pairwise(chunks))
     assert read_all(of) == table(200).to_pylist()
 
 

@@ -63,7 +63,8 @@ class Session:
     def run(self, store: FaultyStore, frames: int) -> None:
         """Open the log and commit frames; a failed write is answered by `reopen`, as a node does."""
         with _opened(store) as log:
-            writer = log.segment_writer("north", 0, 1)
+            # A slot's generation is new in each life, so a path is never used for two frames.
+            writer = log.segment_writer("north", 0, log.term.numbers["north"])
             # After a restart the units go on from where they are, as a node's do.
             unit = log.ledger.unit("averages", 0)
             self.number = self.number if unit is None else unit.bucket_end

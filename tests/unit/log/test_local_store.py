@@ -131,9 +131,7 @@ def test_a_failed_sync_is_final(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     file.close()
 
 
-@pytest.mark.parametrize(
-    "path", ["../x", "/etc/passwd", "a//b", "a/./b", "a/../b", "", ".hidden", "a\0b", "a\nb", "-x"]
-)
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "a//b", "a/./b", "a/../b", "", ".x", "a\0b", "a\nb", "-x"])
 def test_paths_cannot_leave_the_folder(tmp_path: Path, path: str) -> None:
     store = LocalStore(tmp_path)
     for call in (store.create, store.read, store.exists, store.delete, store.lock):

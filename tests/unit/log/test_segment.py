@@ -80,7 +80,7 @@ def test_a_segment_is_walked_both_ways_by_kind(tmp_path: Path) -> None:
 
 def test_segments_roll_over_by_size_and_never_take_an_existing_file(tmp_path: Path) -> None:
     store = LocalStore(tmp_path)
-    writer = SegmentWriter(store, FOLDER, segment_bytes=1000)
+    writer = SegmentWriter(store, FOLDER, segment_bytes=500)
     refs = [writer.append(header(), batch(20)) for _ in range(3)]
     assert [ref.segment[-10:] for ref in refs] == ["000000.seg", "000001.seg", "000002.seg"]
     other = SegmentWriter(store, FOLDER)

@@ -87,14 +87,14 @@ def absolute(target: pa.DataType, value: Value) -> Value:
 
 
 def floor(target: pa.DataType, value: Value) -> Value:
-    """The greatest whole number that is not greater."""
+    """The greatest whole number that is not greater; that of NaN is 0, as in Spark."""
     if pa.types.is_decimal(target):
         return decimals.floor(target, value)
     return _to_bigint(pc.floor(value)) if pa.types.is_floating(value.type) else value.cast(target)
 
 
 def ceil(target: pa.DataType, value: Value) -> Value:
-    """The least whole number that is not less."""
+    """The least whole number that is not less; that of NaN is 0, as in Spark."""
     if pa.types.is_decimal(target):
         return decimals.ceil(target, value)
     return _to_bigint(pc.ceil(value)) if pa.types.is_floating(value.type) else value.cast(target)
@@ -140,7 +140,8 @@ def _whole(value: Value) -> Value:
 def _to_bigint(value: Value) -> Value:
     array = as_array(value, value.type, rows_of([value]))
     given = numbers(array, 0.0).astype(np.float64)
-    fail_where(pa.array(~fits(given, pa.int64())), [array], "the whole number does not fit a bigint")
+    too_wide = ~fits(given, pa.int64()) & ~np.isnan(given)
+    fail_where(pa.array(too_wide), [array], "the whole number does not fit a bigint")
     found = with_nulls_of(saturated(given), array, pa.int64())
     return found if is_array(value) else found[0]
 

@@ -1,0 +1,137 @@
+"""A node's slow errands, on one thread: look for snapshots, print rows, delete what nobody needs.
+
+Guarantees:
+    * Nothing is deleted that a unit's replay, a sink, a named consumer or the time to retain needs; what goes is taken out of
+      the journal first.
+    * An errand that fails is tried again the next time it is asked for; it never stops the pipeline.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.checkpoint.snapshot_files import is_complete, remove_unneeded
+from holdfast.connect.chunk import FileChunk
+from holdfast.connect.console import show_rows
+from holdfast.connect.lease import leases
+from holdfast.errors import HoldfastError
+from holdfast.log.reconcile import segment_paths
+from holdfast.log.retention import Need, decide
+from holdfast.log.rewrite import rewrite
+from holdfast.log.stream_log import StreamLog
+from holdfast.model import FIRST_BUCKET, JournalItem
+from holdfast.node import events
+from holdfast.node.options import NodeOptions
+from holdfast.node.ranges import rows_in_order
+from holdfast.plan import ConsoleSink, Topology
+from holdfast.ports import Store
+
+_log = logging.getLogger("holdfast")
+Errand = events.LookForSnapshot | events.DisplayRows | events.Trim
+
+
+def chunk_found(chunk: FileChunk) -> events.ChunkFound:
+    """Return a chunk as the decider knows it: a key, a size, and bytes for the slot."""
+    return events.ChunkFound(chunk.key, chunk.rows, msgspec.Raw(msgspec.json.encode(chunk)))
+
+
+class Housekeeping:
+    """One thread for errands."""
+
+    def __init__(
+        self,
+        topology: Topology,
+        store: Store,
+        log: StreamLog,
+        options: NodeOptions,
+        put: Callable[[events.Event], None],
+    ) -> None:
+        self._topology = topology
+        self._store = store
+        self._journal = log
+        self._options = options
+        self._put = put
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-housekeeping")
+
+    def submit(self, errand: Errand) -> None:
+        self._pool.submit(self._do, errand)
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _do(self, errand: Errand) -> None:
+        try:
+            match errand:
+                case events.LookForSnapshot():
+                    self._look_for_snapshot(errand)
+                case events.DisplayRows():
+                    self._display(errand)
+                case events.Trim(keep_from):
+                    self._trim(keep_from)
+        except HoldfastError as error:
+            _log.warning("%s", error)
+        except Exception:
+            _log.exception("housekeeping failed: %s", type(errand).__name__)
+
+    def _look_for_snapshot(self, wanted: events.LookForSnapshot) -> None:
+        failed = "its writer gave up" if self._store.exists(f"{wanted.path}/failed") else None
+        if failed is not None or is_complete(self._store, wanted.path):
+            self._put(events.SnapshotFound(wanted.stage, wanted.shard, wanted.bucket_end, wanted.path, failed))
+
+    def _display(self, wanted: events.DisplayRows) -> None:
+        stage = next(stage for stage in self._topology.stages if stage.name == wanted.stream)
+        sink = next(sink for sink in self._topology.sinks if sink.name == wanted.sink)
+        schema = pa.ipc.read_schema(pa.py_buffer(stage.schema))
+        batches = rows_in_order(self._store, wanted.frames, schema, wanted.bucket_from, wanted.bucket_to)
+        table = pa.Table.from_batches(batches, schema)
+        assert isinstance(sink.target, ConsoleSink), "only a console displays"
+        if table.num_rows:
+            show_rows(wanted.stream, table, sink.target.rows)
+        self._put(events.Displayed(wanted.sink, wanted.stream, wanted.bucket_to, table.num_rows))
+
+    def _trim(self, keep_from: dict[str, int]) -> None:
+        own = {stream: bucket for stream, bucket in keep_from.items() if stream in self._journal.names}
+        needs = {stream: self._needs(stream, bucket) for stream, bucket in own.items()}
+        needs = {stream: wanted for stream, wanted in needs.items() if min(n.bucket for n in wanted) > FIRST_BUCKET}
+        sizes = {stream: self._sizes(stream) for stream in needs}
+        items: list[JournalItem] = []
+        for decision in decide(self._journal.ledger, needs, sizes):
+            if decision.trimmed is not None:
+                self._journal.commit([decision.trimmed]).result()
+                items.append(decision.trimmed)
+            for path in decision.delete:
+                self._store.delete(path)
+            if decision.rewrite:
+                moved = rewrite(self._store, self._journal.ledger, decision.stream, decision.rewrite).moved
+                self._journal.commit(moved).result()
+                items += moved
+        if items:
+            self._put(events.ItemsRead(items))
+        self._trim_snapshots()
+
+    def _needs(self, stream: str, bucket: int) -> list[Need]:
+        """Return who needs the stream from where on, the time to retain among them."""
+        needs = [Need("the pipeline", bucket)]
+        complete = self._journal.ledger.stream_bucket_end(stream)
+        kept = FIRST_BUCKET if complete is None else complete - self._options.retain_us // self._topology.bucket_width_us
+        needs.append(Need("the time to retain", kept))
+        now_us = time.time_ns() // 1000
+        needs += [Need(f"consumer {held.name}", held.bucket) for held in leases(self._store, stream) if held.holds(now_us)]
+        return needs
+
+    def _sizes(self, stream: str) -> dict[str, int]:
+        return {path: self._store.size(path) for path in segment_paths(self._store, stream)}
+
+    def _trim_snapshots(self) -> None:
+        for stage in self._topology.stages:
+            for shard in range(self._topology.shards):
+                kept = self._journal.ledger.snapshots(stage.name, shard)
+                if kept:
+                    newest = max(snapshot.bucket_end for snapshot in kept)
+                    remove_unneeded(self._store, stage.name, shard, [snapshot.path for snapshot in kept], newest)

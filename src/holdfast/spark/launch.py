@@ -1,0 +1,94 @@
+"""Start a pipeline on a Spark session: everything is checked before anything is touched.
+
+    1. The pipeline is compiled, the session's settings and the sinks' folders are checked.
+    2. `pipeline.json` is made, or compared with the one that is there.
+    3. The terms of the streams are taken; a node that lives is named and keeps them.
+    4. The node's loop starts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.connect.catalog import CATALOG_PATH, create_or_check, load
+from holdfast.connect.parquet import prepare_folder
+from holdfast.log.store import open_store
+from holdfast.log.stream_log import StreamLog
+from holdfast.node.handle import PipelineHandle
+from holdfast.node.options import NodeOptions
+from holdfast.node.runner import NodeRunner
+from holdfast.node.slot import SlotSetup
+from holdfast.node.state_folder import claim, state_folder
+from holdfast.plan import FilesSource, ParquetSink, Topology
+from holdfast.ports import Store
+from holdfast.spark.session import require
+from holdfast.spark.waves import Waves
+
+if TYPE_CHECKING:
+    from holdfast.pipeline.pipeline import Pipeline
+
+
+def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions | None = None) -> PipelineHandle:
+    """Start the pipeline in this process and return its handle."""
+    require(pipeline.spark)
+    folder = f"{pipeline.store.rstrip('/')}/{pipeline.name}"
+    store = open_store(folder)
+    if pipeline.shards is None and store.exists(CATALOG_PATH):
+        # How many shards a store has is decided once; the machine of the day does not change it.
+        pipeline.shards = load(store).topology.shards
+    topology, functions = pipeline.topology()
+    catalog = create_or_check(store, topology)
+    for sink in topology.sinks:
+        if isinstance(sink.target, ParquetSink):
+            prepare_folder(sink.target.path)
+    log = StreamLog.open(
+        store, own_streams(topology), node_name(), shards=topology.shards, bucket_width_us=topology.bucket_width_us
+    )
+    states = state_folder()
+    claim(states, catalog.pipeline_id, _local_path(store))
+    setup = SlotSetup(catalog.pipeline_id, folder, msgspec.json.encode(topology), states, tuple(functions))
+    chosen = options or NodeOptions()
+    runner = NodeRunner(
+        topology,
+        catalog.pipeline_id,
+        store,
+        log,
+        lambda put: Waves(pipeline.spark, setup, put),
+        msgspec.structs.replace(chosen, available_now=available_now),
+    )
+    return runner.start()
+
+
+def run(handle: PipelineHandle) -> None:
+    """Wait for the pipeline's end; Ctrl-C and SIGTERM stop it cleanly after the wave."""
+    if threading.current_thread() is threading.main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda *_: handle.request_stop())
+    while not handle.awaitTermination(3600.0):
+        continue
+
+
+def own_streams(topology: Topology) -> list[str]:
+    """Return the streams that the node writes: outputs, what it reads from files, and what went to the side."""
+    names = [stage.name for stage in topology.stages]
+    names += [source.name for source in topology.sources if isinstance(source.origin, FilesSource)]
+    for stage in topology.stages:
+        names.append(f"{stage.name}.rejects")
+        for read in stage.inputs:
+            names += [f"{read.stream}.late", f"{read.stream}.rejects"]
+    return list(dict.fromkeys(names))
+
+
+def node_name() -> str:
+    """Return a name that no other life of a node has: it is in paths, and says whose files they are."""
+    return f"node-{os.uname().nodename}-{os.getpid()}-{time.time_ns():x}"
+
+
+def _local_path(store: Store) -> str:
+    return store.url.removeprefix("file://")
