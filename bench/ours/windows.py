@@ -4,6 +4,8 @@ Invariants:
     * The rate counts everything from `start` to the end of the pipeline: finding files, logging the tuples, closing
       what is open at the end, the last sync.
     * Results are in the log, durable, and snapshots are on.
+    * Results are read back after the time is taken, and counted against the files: a fast wrong answer is no
+      measurement.
 """
 
 from __future__ import annotations
@@ -12,6 +14,9 @@ import time
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow.parquet as parquet
 
 from bench.data import SPARK_SCHEMA
 from bench.peers.count_windows import WINDOW_SIZE
@@ -46,6 +51,8 @@ def run(work: Path, name: str, query: str, input_folder: str, tuples: int, bucke
     wall_s = time.monotonic() - started_s
     progress = running.recentProgress
     running.stop()
+    if finished:
+        check_results(str(store), query, input_folder)
     return {
         "finished": bool(finished),
         "tuples_per_second": tuples / wall_s if finished else None,
@@ -53,6 +60,7 @@ def run(work: Path, name: str, query: str, input_folder: str, tuples: int, bucke
         "seconds_wall": wall_s,
         "bucket": bucket,
         "milliseconds_by_phase": phases_ms(progress),
+        "tuples_in_phases": sum(report["numInputRows"] for report in progress),
         "store_bytes": sum(file.stat().st_size for file in store.rglob("*") if file.is_file()),
     }
 
@@ -69,12 +77,36 @@ def _results(source: Stream, query: str) -> Stream:
 
 
 def phases_ms(progress: list[dict[str, Any]]) -> dict[str, float]:
-    """Return where the slots' time went, summed over all waves (two slots: twice the wall time at most)."""
+    """Return where the slots' time went, summed over all reports (two slots: twice the wall time at most)."""
     spent: Counter[str] = Counter()
-    for wave in progress:
-        for phase, milliseconds in wave["durationMs"].items():
-            spent[phase] += milliseconds
+    for report in progress:
+        for phase, milliseconds in report["durationMs"].items():
+            # A total is the sum of the other phases.
+            if not phase.endswith("total"):
+                spent[phase] += milliseconds
     return dict(spent)
+
+
+def check_results(store: str, query: str, input_folder: str) -> None:
+    """Raise if the results in the log are not as many as the files ask for."""
+    import holdfast as hf
+
+    keys = parquet.read_table(input_folder, columns=["key"])["key"].to_numpy()
+    wanted = np.bincount(keys)
+    found = np.zeros(len(wanted), np.int64)
+    for table in hf.Consumer(store, "results"):
+        key = table["key"].to_numpy()
+        if query == "groups":
+            np.maximum.at(found, key, table["tuples"].to_numpy())
+        else:
+            np.add.at(found, key, 1)
+    # A key's last window closes at the end, full or not.
+    expected = wanted if query == "groups" else -(-wanted // WINDOW_SIZE)
+    if not np.array_equal(found, expected):
+        raise ValueError(
+            f"{query} in {store}: {int((found != expected).sum())} of {len(expected)} keys have wrong results: "
+            f"{int(found.sum())} in all, expected {int(expected.sum())}"
+        )
 
 
 def _one_file(folder: Path, work: Path) -> str:

@@ -142,7 +142,7 @@ def test_a_sum_that_does_not_fit_is_an_error_in_both(
     schema = pa.schema([("key", pa.int64()), ("value", arrow_type(type_))])
     batch = pa.RecordBatch.from_arrays([pa.array([1, 1]), pa.array(values, schema.field("value").type)], schema=schema)
     spark.createDataFrame(pa.Table.from_batches([batch])).createOrReplaceTempView("rows")
-    with pytest.raises(Exception, match="ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE"):
+    with pytest.raises(Exception, match=r"ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE"):
         spark.sql("select sum(value) from rows").collect()
     total = aggregate("total", "sum", column("value", schema), type_)
     with (

@@ -22,7 +22,7 @@ from holdfast.log.local_store import LocalStore
 from holdfast.log.store import open_store, validate_name
 from holdfast.log.watch import POLL_INTERVAL_S, Watch
 from holdfast.model import FORMAT_VERSION
-from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Topology
+from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Step, Topology
 from holdfast.ports import Store
 
 CATALOG_PATH = "pipeline.json"
@@ -47,10 +47,14 @@ class _Versioned(msgspec.Struct):
 
 
 class StreamSide(msgspec.Struct, frozen=True, tag="side"):
-    """A stream that holds what another one did not take: its late rows or its rejects."""
+    """A stream that holds what another one did not take: its late rows or its rejects.
+
+    A bucket of it is complete when it is complete in all of `filled_by`.
+    """
 
     name: str
     of: str
+    filled_by: list[str]
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -129,19 +133,35 @@ def load(store: Store) -> Catalog:
 def streams(topology: Topology) -> dict[str, tuple[Source | Stage | StreamSide, pa.Schema]]:
     """Return every stream of a pipeline by its name, with what declares it and its schema."""
     found: dict[str, tuple[Source | Stage | StreamSide, pa.Schema]] = {}
-    sided = {each.stream for stage in topology.stages for each in stage.inputs if each.late == "side"}
-    for source in topology.sources:
-        schema = schema_of(source.schema)
-        found[source.name] = (source, schema)
-        if source.late == "side" or source.name in sided:
-            found[f"{source.name}.late"] = (StreamSide(f"{source.name}.late", source.name), schema)
-        if source.on_error == "reject":
-            found[f"{source.name}.rejects"] = (StreamSide(f"{source.name}.rejects", source.name), REJECTS_SCHEMA)
-    for stage in topology.stages:
-        found[stage.name] = (stage, schema_of(stage.schema))
-        if _rejects(stage):
-            found[f"{stage.name}.rejects"] = (StreamSide(f"{stage.name}.rejects", stage.name), REJECTS_SCHEMA)
+    everything: list[Source | Stage] = [*topology.sources, *topology.stages]
+    for declared in everything:
+        name, schema = declared.name, schema_of(declared.schema)
+        found[name] = (declared, schema)
+        late = fillers_of_late(topology, name)
+        if late:
+            found[f"{name}.late"] = (StreamSide(f"{name}.late", name, late), schema)
+        rejects = fillers_of_rejects(topology, name)
+        if rejects:
+            found[f"{name}.rejects"] = (StreamSide(f"{name}.rejects", name, rejects), REJECTS_SCHEMA)
     return found
+
+
+def fillers_of_late(topology: Topology, stream: str) -> list[str]:
+    """Return the stages that put the late rows of a stream into its side stream."""
+    inputs = [(stage.name, each) for stage in topology.stages for each in stage.inputs if each.stream == stream]
+    asked = any(source.name == stream and source.late == "side" for source in topology.sources)
+    return [stage for stage, each in inputs if asked or each.late == "side"]
+
+
+def fillers_of_rejects(topology: Topology, stream: str) -> list[str]:
+    """Return the streams in whose work a row of this one may be rejected: when it is read, or in a step."""
+    filled = [source.name for source in topology.sources if source.name == stream and source.on_error == "reject"]
+    for stage in topology.stages:
+        own = stage.name == stream and any(_may_reject(step) for step in stage.steps)
+        before = [each for each in stage.inputs if each.stream == stream]
+        if own or any(each.on_error == "reject" or any(map(_may_reject, each.steps)) for each in before):
+            filled.append(stage.name)
+    return filled
 
 
 def pipelines(store_url: str) -> dict[str, Store]:
@@ -219,11 +239,8 @@ def schema_of(serialized: bytes) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(serialized))
 
 
-def _rejects(stage: Stage) -> bool:
-    steps = [*stage.steps, *(step for each in stage.inputs for step in each.steps)]
-    return any(each.on_error == "reject" for each in stage.inputs) or any(
-        isinstance(step, MapInArrow) and step.on_error == "reject" for step in steps
-    )
+def _may_reject(step: Step) -> bool:
+    return isinstance(step, MapInArrow) and step.on_error == "reject"
 
 
 def _essence(topology: Topology) -> dict[str, Any]:

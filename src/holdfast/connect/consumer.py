@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.config import duration_us
-from holdfast.connect.catalog import Located, StreamSide, wait_until_located
+from holdfast.connect.catalog import StreamSide, wait_until_located
 from holdfast.connect.lease import LEASE_US, Lease, read_lease, write_lease
 from holdfast.connect.reading import ID_TYPE, TIME_TYPE, RangeRows, read_range
 from holdfast.errors import ConsumerExpired, Misconfigured, StoreUnavailable
@@ -26,7 +26,7 @@ from holdfast.log.segment import read_frame
 from holdfast.log.store import validate_name
 from holdfast.log.stream_reader import StreamReader
 from holdfast.model import END_OF_TIME, FIRST_BUCKET, FrameKind, Published
-from holdfast.plan import Source, Stage
+from holdfast.plan import Source
 
 View = Literal["stable", "latest", "changes"]
 
@@ -69,7 +69,8 @@ class Consumer:
         declared = self._located.declared
         self._tuple_time = declared.tuple_time if isinstance(declared, Source) else None
         self._reader = StreamReader(self._store, self._stream)
-        self._promisers = [StreamReader(self._store, each) for each in _promisers(self._located)]
+        promisers = declared.filled_by if isinstance(declared, StreamSide) else []
+        self._promisers = [StreamReader(self._store, each) for each in promisers]
         self._position: int | None = None
         try:
             self._open(start)
@@ -181,10 +182,7 @@ class Consumer:
 
     def _complete_to(self) -> int:
         """Return the end of the buckets that are complete."""
-        own = _complete_end(self._reader)
-        if not self._promisers:
-            return own
-        return max(own, min(_complete_end(reader) for reader in self._promisers))
+        return min(_complete_end(reader) for reader in self._promisers or [self._reader])
 
     def _begin(self) -> int:
         """Return the first bucket to give: until some were, the first one there is."""
@@ -287,17 +285,3 @@ def _limited(frames: Sequence[Published], bucket_to: int) -> int:
         end = frame.bucket_end
         rows += frame.rows
     return bucket_to
-
-
-def _promisers(located: Located) -> list[str]:
-    """Return the streams whose progress completes the buckets of a side stream; none for a stream of its own."""
-    declared = located.declared
-    if not isinstance(declared, StreamSide):
-        return []
-    if declared.name.endswith(".late"):
-        return [stage.name for stage in located.topology.stages if _reads(stage, declared.of)] or [declared.of]
-    return [declared.of]
-
-
-def _reads(stage: Stage, stream: str) -> bool:
-    return any(each.stream == stream for each in stage.inputs)

@@ -61,8 +61,3 @@ def leases(store: Store, stream: str) -> list[Lease]:
     names = [name.removesuffix(".json") for name in store.list(f"{CONSUMERS}/{validate_name(stream)}")]
     found = [read_lease(store, stream, name) for name in names]
     return [lease for lease in found if lease is not None]
-
-
-def kept_from(store: Store, stream: str, now_us: int) -> int | None:
-    """Return the first bucket that some named consumer still needs, None if none does."""
-    return min((lease.bucket for lease in leases(store, stream) if lease.holds(now_us)), default=None)

@@ -99,7 +99,7 @@ class Producer:
             self._writer = self._log.segment_writer(self._stream, 0, self._log.term.numbers[self._stream])
             self._room = Room(self._located.store, self._stream, origin.size_bytes_max)
             self._batches = Batches(self._log.ledger, self._stream, self._name, epoch)
-            self._trimmer = Trimmer(self._located, self._log, self._writer.folder)
+            self._trimmer = Trimmer(self._located, self._log)
         except BaseException:
             self._log.close()
             raise
@@ -144,7 +144,7 @@ class Producer:
         table = table_of(rows, self.schema, f"stream {self._stream!r}", self._located.topology.session_time_zone)
         check_times(table, self._source)
         request = _Request(outgoing_of(self._located, self._source, table), sequence)
-        self._room.wait(self._timeout_s, self._trimmer.wait_and_trim)
+        self._room.wait(self._timeout_s, self._make_room)
         self._queue.append(request)
         with self._lock:
             if request.result is None:
@@ -316,6 +316,15 @@ class Producer:
         self._boundary_us = boundary_us
         return self._log.commit([Advanced(self._stream, boundary_us, self._event_time_max_us)])
 
+    def _make_room(self, timeout_s: float) -> None:
+        """Wait until something changes, and let go of whatever nobody needs, the present segment included."""
+        self._trimmer.wait(timeout_s)
+        with self._lock:
+            self._check_usable()
+            self._batches.settle()
+            self._writer.close()
+            self._trimmer.trim((), retain_us=0)
+
     def _complete_last_bucket(self) -> None:
         """Log the boundary that ends the bucket of the last stamp, which may be a moment in the future."""
         if self._source.tuple_time is not None or self._boundary_us < 0 or self._boundary_us >= END_OF_TIME:
@@ -342,7 +351,7 @@ class Producer:
                 trim_at = time.monotonic() + TRIM_EVERY_S
                 # What cannot be deleted now can be later; a send tells of what stops it.
                 with contextlib.suppress(HoldfastError):
-                    self._trimmer.trim()
+                    self._trimmer.trim({self._writer.folder})
 
     def _advance_idle(self) -> None:
         """Log the present as the boundary, unless a send did so in this bucket. The lock is held."""

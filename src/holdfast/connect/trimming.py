@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
+from collections.abc import Collection
 
 from holdfast.connect.catalog import Located
 from holdfast.connect.lease import leases
@@ -25,31 +26,43 @@ from holdfast.log.stream_reader import StreamReader
 from holdfast.model import FIRST_BUCKET
 from holdfast.ports import Store
 
+RETAIN_US = 3_600_000_000
+"""How long rows are kept that nobody needs, for whoever comes: as long as a node keeps those of its streams."""
+
 
 class Trimmer:
     """Trims one stream. Any thread may ask; one trims at a time."""
 
-    def __init__(self, located: Located, log: StreamLog, folder: str) -> None:
+    def __init__(self, located: Located, log: StreamLog) -> None:
         self._store = located.store
         self._stream = located.stream
+        self._width_us = located.topology.bucket_width_us
         self._log = log
-        self._folder = folder
         readers = [s.name for s in located.topology.stages if any(i.stream == located.stream for i in s.inputs)]
         self._readers = [StreamReader(self._store, name) for name in readers]
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
-    def trim(self) -> None:
-        """Delete what nobody needs now; nothing where somebody else is at it."""
-        if not self._lock.acquire(blocking=False):
-            return
-        try:
-            self._trim()
-        finally:
-            self._lock.release()
+    def trim(self, open_folders: Collection[str], retain_us: int = RETAIN_US) -> None:
+        """Delete what nobody needs now.
 
-    def wait_and_trim(self, timeout_s: float) -> None:
-        """Wait until a stage has committed something, or the time is over, and then trim."""
+        `open_folders` are those that somebody may be writing to at this moment; a segment there goes when the next one
+        is begun.
+        """
+        with self._lock:
+            needs = self._needs(retain_us)
+            if self._stopped.is_set() or not needs or min(need.bucket for need in needs) == FIRST_BUCKET:
+                return
+            paths = segment_paths(self._store, self._stream)
+            sizes = {path: size for path in paths if (size := _size(self._store, path))}
+            for decision in decide(self._log.ledger, {self._stream: needs}, {self._stream: sizes}, open_folders):
+                if decision.trimmed is not None:
+                    self._log.commit([decision.trimmed]).result()
+                for path in decision.delete:
+                    self._store.delete(path)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until a stage has committed something, or the time is over."""
         deadline = time.monotonic() + timeout_s
         if not self._lock.acquire(timeout=max(timeout_s, 0.0)):
             return
@@ -59,8 +72,6 @@ class Trimmer:
                 self._readers[0].wait(left_s)
             else:
                 self._stopped.wait(left_s)
-            if not self._stopped.is_set():
-                self._trim()
         finally:
             self._lock.release()
 
@@ -74,22 +85,8 @@ class Trimmer:
                 reader.close()
             self._readers.clear()
 
-    def _trim(self) -> None:
-        if self._stopped.is_set():
-            return
-        needs = self._needs()
-        if not needs or min(need.bucket for need in needs) == FIRST_BUCKET:
-            return
-        sizes = {path: size for path in segment_paths(self._store, self._stream) if (size := _size(self._store, path))}
-        decisions = decide(self._log.ledger, {self._stream: needs}, {self._stream: sizes}, {self._folder})
-        for decision in decisions:
-            if decision.trimmed is not None:
-                self._log.commit([decision.trimmed]).result()
-            for path in decision.delete:
-                self._store.delete(path)
-
-    def _needs(self) -> list[Need]:
-        """Return who needs the stream from which bucket on."""
+    def _needs(self, retain_us: int) -> list[Need]:
+        """Return who needs the stream from which bucket on; nobody where no stage and no consumer reads it."""
         needs = []
         for reader in self._readers:
             reader.poll()
@@ -100,7 +97,11 @@ class Trimmer:
             held = [lease for lease in leases(self._store, self._stream) if lease.holds(now_us)]
         except HoldfastError:
             return [Need("a consumer", FIRST_BUCKET)]
-        return needs + [Need(f"consumer {lease.name}", lease.bucket) for lease in held]
+        needs += [Need(f"consumer {lease.name}", lease.bucket) for lease in held]
+        complete = self._log.ledger.stream_bucket_end(self._stream)
+        if needs and retain_us and complete is not None:
+            needs.append(Need("the time to retain", complete - retain_us // self._width_us))
+        return needs
 
 
 def replay_from(ledger: Ledger, stage: str) -> int:

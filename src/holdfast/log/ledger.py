@@ -18,7 +18,6 @@ import msgspec
 
 from holdfast.errors import StoreUnfit
 from holdfast.model import (
-    END_OF_TIME,
     FORMAT_VERSION,
     NO_WATERMARK,
     Advanced,
@@ -388,10 +387,7 @@ class Ledger:
             return state.boundary_us
         if len(units) < self.shards:
             return NO_BOUNDARY
-        bucket_end = min(unit.bucket_end for unit in units)
-        if state.ended is not None and bucket_end >= state.ended:
-            return END_OF_TIME
-        return bucket_end * self.bucket_width_us
+        return min(unit.bucket_end for unit in units) * self.bucket_width_us
 
     def promised(self, stream: str) -> tuple[int, int]:
         """Return what the last `Advanced` said: (boundary, highest event time), of a stream that has no units."""

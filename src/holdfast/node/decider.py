@@ -484,8 +484,10 @@ class NodeDecider:
             return
         if not here.bumped:
             here.bumped = True
-            for intake in here.intakes.values():
-                self._commit(intake.finish_bucket())
+            reached = [intake.bucket_reached for intake in here.intakes.values()]
+            last = max((bucket for bucket in reached if bucket is not None), default=None)
+            for intake in here.intakes.values() if last is not None else []:
+                self._commit(intake.finish(last + 1))
             return
         if any(isinstance(item, Ended) for ticket in here.tickets.values() for item in ticket.items):
             return

@@ -77,12 +77,14 @@ class Intake:
         """Whether everything that was found is in the stream or on its way into the journal."""
         return self.next_commit == self.next_number
 
-    def finish_bucket(self) -> list[JournalItem]:
-        """Promise that nothing more comes in the bucket reached, so that what is there can be processed at once."""
-        if self.boundary_us == NO_BOUNDARY:
-            return []
-        end_us = (bucket_of(self.boundary_us, self.bucket_width_us) + 1) * self.bucket_width_us
-        return [self._advance(end_us)]
+    @property
+    def bucket_reached(self) -> int | None:
+        """Return the bucket that the boundary lies in; None before the first one."""
+        return None if self.boundary_us == NO_BOUNDARY else bucket_of(self.boundary_us, self.bucket_width_us)
+
+    def finish(self, bucket_end: int) -> list[JournalItem]:
+        """Promise that nothing more comes before `bucket_end`, so that what is there can be processed at once."""
+        return [self._advance(bucket_end * self.bucket_width_us)]
 
     def _items(self, result: Ingested, now_us: int) -> list[JournalItem]:
         published = self._stamped(result, now_us)

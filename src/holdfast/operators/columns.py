@@ -135,7 +135,9 @@ def view_buffer(buffer: pa.Buffer | None, dtype: Any, start: int, count: int) ->
     if buffer is None or count == 0:
         return np.zeros(count, dtype)
     assert (start + count) * dtype.itemsize <= buffer.size, "an Arrow buffer is shorter than its array"
-    return np.asarray(_View(buffer, dtype, start, count))
+    view = np.asarray(_View(buffer, dtype, start, count))
+    # Kernels are compiled for whole words at their natural places; a buffer from elsewhere may lie askew.
+    return view if view.flags.aligned else view.copy()
 
 
 def stored_values(array: pa.Array, dtype: Any, per_row: int = 1) -> np.ndarray[Any, Any]:

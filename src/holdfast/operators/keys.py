@@ -39,6 +39,7 @@ from holdfast.operators.columns import (
 PARTS_MAX = 64
 
 _SEED = np.uint64(0x9E3779B97F4A7C15)
+_SEED_OF_NULLS = np.uint64(0x8EBC6AF09C88C6E3)
 _ROUND_1 = np.uint64(0x87C37B91114253D5)
 _ROUND_2 = np.uint64(0x4CF5AD432745937F)
 _STEP = np.uint64(0x52DCE729)
@@ -186,7 +187,8 @@ def _words(layout: KeyLayout, leaves: list[tuple[KeyPart, pa.Array]], rows: int)
 
 def canonical_reals(values: np.ndarray[Any, np.dtype[np.float64]]) -> np.ndarray[Any, np.dtype[np.float64]]:
     """Return the values with one zero and one NaN."""
-    return np.where(np.isnan(values), np.nan, values + 0.0)
+    with np.errstate(invalid="ignore"):
+        return np.where(np.isnan(values), np.nan, values + 0.0)
 
 
 def decode_keys(layout: KeyLayout, words: Words, variable_offsets: Words, variable_data: Bytes) -> list[pa.Array]:
@@ -263,7 +265,7 @@ def _hash_words(words: Any, null_bits: Any) -> Any:
         state = _SEED
         if null_bits and words[i, 0] != 0:
             # Without nulls this round is left out, so that a nullable column hashes as one that is not.
-            state = round_word(state, np.uint64(words[i, 0]))
+            state = round_word(_SEED_OF_NULLS, np.uint64(words[i, 0]))
         for k in range(first, columns):
             state = round_word(state, np.uint64(words[i, k]))
         hashes[i] = finish_hash(state)
@@ -278,7 +280,7 @@ def _hash_variable(words: Any, null_bits: Any, offsets: Any, data: Any) -> Any:
     for i in range(rows):
         state = _SEED
         if null_bits and words[i, 0] != 0:
-            state = round_word(state, np.uint64(words[i, 0]))
+            state = round_word(_SEED_OF_NULLS, np.uint64(words[i, 0]))
         for k in range(first, columns):
             state = round_word(state, np.uint64(words[i, k]))
         position = offsets[i]

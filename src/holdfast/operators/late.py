@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast import plan
-from holdfast.operators.columns import Words
+from holdfast.operators.columns import Words, fixed_words, plain
 from holdfast.operators.sharding import take_rows
 from holdfast.operators.steps import StepRunner
 from holdfast.operators.union import BucketRuns, Slice, UnionRows, bucket_runs
@@ -39,7 +39,7 @@ def late_rows(
         inside = places[np.searchsorted(places, first) : np.searchsorted(places, end)] - first
         first = end
         if len(inside) and inputs[part.input].late == "side":
-            rows = np.unique(_origins(part, runners[part.input])[inside])
+            rows = _sources(part, inside, runners[part.input])
             found.setdefault(part.input, []).append((take_rows(part.source, rows), part.source_times[rows]))
     for number, parts in sorted(found.items()):
         times = np.concatenate([times for _, times in parts])
@@ -48,19 +48,24 @@ def late_rows(
         yield number, (take_rows(batch, order), bucket_runs(times[order] // bucket_width_us, 1))
 
 
-def _origins(part: Slice, runner: StepRunner) -> Words:
-    """Return which source row each row of the slice comes from."""
+def _sources(part: Slice, late: Words, runner: StepRunner) -> Words:
+    """Return the source rows that the given late rows of the slice come from."""
     if part.origin is not None:
-        return part.origin
-    # Only here, for the few slices with late rows, a function is asked again, row by row.
-    again = replace(runner, rejects=[])
-    counts = np.zeros(part.source.num_rows, np.int64)
+        return np.unique(part.origin[late])
+    # Within a slice, which is one bucket here, the event time alone says what is late. Only for the few slices with
+    # late rows, a function is asked again, row by row, which event times it makes of each.
+    again = replace(runner, rejects=[], on_error="reject")
+    late_times = np.unique(_event_times(part)[late])
+    found = []
     for row in range(part.source.num_rows):
         source = part.source.slice(row, 1)
         times = part.source_times[row : row + 1]
         single = Slice(part.input, part.shard, part.position, source, times, source, times, np.zeros(1, np.int64))
-        counts[row] = len(again.run(single).times)
-    if int(counts.sum()) != len(part.times):
-        # The function does not treat each row on its own: any row of the slice may have made the late ones.
-        return np.resize(np.arange(part.source.num_rows), len(part.times))
-    return np.repeat(np.arange(part.source.num_rows), counts)
+        if bool(np.isin(_event_times(again.run(single)), late_times).any()):
+            found.append(row)
+    return np.array(found, np.int64)
+
+
+def _event_times(part: Slice) -> Words:
+    """Return the event times of rows as the steps leave them: their last column."""
+    return fixed_words(plain(part.batch.columns[-1]))

@@ -199,25 +199,34 @@ class UnitOperator:
         self, number: int, frame: InputRows, positions: dict[tuple[int, int], int], by_bucket: bool
     ) -> list[Slice]:
         """Return a frame's rows of this wave's buckets: one slice, or one for each bucket."""
-        times = tuple_times(frame)
         width = self.bucket_width_us
-        start = int(np.searchsorted(times, self._bucket_from * width))
-        end = int(np.searchsorted(times, self._bucket_to * width))
-        if start == end:
-            return []
-        runs = bucket_runs(times[start:end], width)
-        cuts = [start, *(runs.ends + start).tolist()] if by_bucket else [start, end]
+        if frame.stamp_us is not None:
+            inside = self._bucket_from <= bucket_of(frame.stamp_us, width) < self._bucket_to
+            cuts = [0, frame.batch.num_rows] if inside and frame.batch.num_rows else []
+        else:
+            cuts = self._cuts(tuple_times(frame))
+        times = tuple_times(frame)
+        shard = self.shard if self.stage.sharded else frame.shard
         slices = []
-        for first, last in pairwise(cuts):
+        starts = cuts if by_bucket else [*cuts[:1], *cuts[-1:]]
+        for first, last in pairwise(starts):
             source = frame.batch.slice(first, last - first)
-            position = positions.get((frame.shard, bucket_of(int(times[first]), width)), 0)
+            position = positions.get((shard, bucket_of(int(times[first]), width)), 0)
             rows = np.arange(last - first, dtype=np.int64)
             part = times[first:last]
-            slices.append(Slice(number, frame.shard, position, source, part, source, part, rows))
-        for bucket, rows_of_bucket in zip(runs.buckets.tolist(), np.diff(runs.ends, prepend=0).tolist(), strict=True):
-            place = (frame.shard, bucket)
-            positions[place] = positions.get(place, 0) + rows_of_bucket
+            slices.append(Slice(number, shard, position, source, part, source, part, rows))
+        for first, last in pairwise(cuts):
+            place = (shard, bucket_of(int(times[first]), width))
+            positions[place] = positions.get(place, 0) + last - first
         return slices
+
+    def _cuts(self, times: Words) -> list[int]:
+        """Return where each bucket of this wave begins in ascending tuple_times, and where the last one ends."""
+        start = int(np.searchsorted(times, self._bucket_from * self.bucket_width_us))
+        end = int(np.searchsorted(times, self._bucket_to * self.bucket_width_us))
+        if start == end:
+            return []
+        return [start, *(bucket_runs(times[start:end], self.bucket_width_us).ends + start).tolist()]
 
     # The aggregation.
 

@@ -61,7 +61,11 @@ RUNNING_HEAD = 1
 TIME_HEAD = 1
 
 
-@njit(cache=True, nogil=True)
+@njit(
+    "void(int64[::1], int32[::1], int64, int64[::1], int64, int64, int64, int64[:, ::1], int64[::1])",
+    cache=True,
+    nogil=True,
+)
 def put_changed(
     words: Any, table: Any, first_value: Any, records: Any, width: Any, first: Any, end: Any, out: Any, out_rows: Any
 ) -> None:
@@ -72,7 +76,16 @@ def put_changed(
             out[place, CLOSED_HEAD + word] = words[base + word]
 
 
-@njit(cache=True, nogil=True)
+_FOLD_ROWS = (
+    "Tuple((int64, int64, int64))("
+    "int64, int64[::1], float64[::1], int32[::1], int64, int64[::1], int64[::1], int64[::1],"
+    "int64, int64, int64, int64,"
+    "int64[:, ::1], int64[:, ::1], float64[:, ::1], uint8[:, ::1], uint8[::1],"
+    "int64[:, ::1], int64[::1], int64[::1], int64[::1])"
+)
+
+
+@njit(_FOLD_ROWS, cache=True, nogil=True)
 def fold_rows(
     mode: Any,
     words: Any,
@@ -253,7 +266,11 @@ def assign_windows(event_times: Any, limits: Any, size: Any, slide: Any, offset:
     return rows[:count].copy(), starts[:count].copy(), late, late_count
 
 
-@njit(cache=True, nogil=True)
+@njit(
+    "int64[:, ::1](int64[::1], int32[::1], int64[::1], int64, int64)",
+    cache=True,
+    nogil=True,
+)
 def gather_words(words: Any, table: Any, records: Any, first: Any, count: Any) -> Any:
     """Return `count` words of each record, from its word `first` on."""
     gathered = np.empty((records.shape[0], count), np.int64)
@@ -264,7 +281,11 @@ def gather_words(words: Any, table: Any, records: Any, first: Any, count: Any) -
     return gathered
 
 
-@njit(cache=True, nogil=True)
+@njit(
+    "void(int64[::1], int32[::1], int64[::1], int64, int64[:, ::1])",
+    cache=True,
+    nogil=True,
+)
 def scatter_words(words: Any, table: Any, records: Any, first: Any, values: Any) -> None:
     """Put the words of row `j` of `values` into record `j`, from its word `first` on."""
     for j in range(records.shape[0]):

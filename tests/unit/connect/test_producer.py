@@ -20,6 +20,7 @@ from holdfast.connect import catalog
 from holdfast.connect.consumer import Consumer
 from holdfast.connect.lease import Lease, write_lease
 from holdfast.connect.producer import Producer
+from holdfast.connect.trimming import Trimmer
 from holdfast.errors import (
     BadRow,
     LogFull,
@@ -234,6 +235,17 @@ def test_after_a_failed_commit_the_log_goes_on(url: str, store: LocalStore, monk
     assert sorted(items_of(url, "north")) == ["a", "b"]
 
 
+def test_programs_without_spark_do_not_load_it(url: str, store: LocalStore) -> None:
+    script = (
+        "import sys, holdfast as hf\n"
+        "with hf.Producer(sys.argv[1], 'north') as producer: producer.send([{'item': 'a'}])\n"
+        "with hf.Consumer(sys.argv[1], 'north') as consumer: assert consumer.poll().num_rows == 1\n"
+        "assert not [name for name in sys.modules if name.startswith(('pyspark', 'py4j'))]\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script, url], env=environment, check=True)
+
+
 def test_a_closed_producer_says_so(url: str, store: LocalStore) -> None:
     producer = Producer(url, "north")
     producer.close()
@@ -265,15 +277,40 @@ def test_a_full_stream_stops_the_producer_until_it_is_trimmed(url: str, make: Ca
             with pytest.raises(LogFull):
                 producer.send(rows("a"))
             write_lease(store, Lease("north", "reader", FIRST_BUCKET, 0, 1))
-            # The segment that is written to stays; the limit is met by what is behind it.
-            with pytest.raises(LogFull):
-                producer.send(rows("a"))
-            assert read_ledger(store, "north").trimmed_before("north") == bucket
+            assert producer.send(rows("a")).sequence == 1
+    assert read_ledger(store, "north").trimmed_before("north") == bucket
+    assert items_of(url, "north") == ["a"]
+
+
+def test_what_a_stage_has_done_with_is_kept_for_a_while(url: str, store: LocalStore, clock: HandClock) -> None:
+    located = catalog.locate(url, "north")
+    first = clock.time_us // HOUR_US
+    with Producer(url, "north", clock=clock) as producer:
+        for _ in range(4):
+            producer.send(rows("a"))
+            clock.time_us += HOUR_US
+    options = {"shards": SHARDS, "bucket_width_us": HOUR_US}
+    with StreamLog.open(store, ["averages"], "node", **options) as stage:  # type: ignore[arg-type]
+        done = [SnapshotVerified("averages", shard, first + n, "s") for shard in range(SHARDS) for n in (2, 4)]
+        stage.commit(list(done[:-1])).result()
+        with StreamLog.open(store, ["north"], "trimmer", **options) as log:  # type: ignore[arg-type]
+            trimmer = Trimmer(located, log)
+            trimmer.trim(())
+            # A unit that lacks its second snapshot may have to read everything again.
+            assert log.ledger.trimmed_before("north") is None
+            stage.commit([done[-1]]).result()
+            trimmer.trim((), retain_us=3 * HOUR_US)
+            assert log.ledger.trimmed_before("north") == first + 1
+            trimmer.trim(())
+            assert log.ledger.trimmed_before("north") == first + 2
+            trimmer.close()
+    assert items_of(url, "north") == ["a", "a"]
 
 
 CHILD = """
 import sys, time
 from holdfast.connect.producer import Producer
+from holdfast.connect.trimming import Trimmer
 producer = Producer(sys.argv[1], "north", "till")
 for number in range(3):
     producer.send([{"item": f"i{number}", "price": 1.0}])

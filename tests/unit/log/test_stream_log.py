@@ -11,7 +11,6 @@ from holdfast.log.journal import journal_numbers
 from holdfast.log.local_store import LocalStore
 from holdfast.log.stream_log import LogOptions, StreamLog, StreamReader
 from holdfast.model import (
-    END_OF_TIME,
     Advanced,
     BatchLogged,
     Ended,
@@ -210,7 +209,7 @@ def test_a_head_keeps_everything(tmp_path: Path) -> None:
     again = open_local(store)
     assert again.ledger == log.ledger
     assert [snapshot.bucket_end for snapshot in again.ledger.snapshots("averages", 0)] == [2, 3]
-    assert again.ledger.boundary_us("averages") == END_OF_TIME
+    assert again.ledger.boundary_us("averages") == WIDTH_US
     assert again.ledger.sinks["out"].intended == SinkIntended("out", "averages", 1, 2, "part-1")
     # A reader that begins now is told the same things, in one go.
     reader = StreamReader(store, "averages")

@@ -1,0 +1,152 @@
+"""From a tree of calls to a topology, with hand-made trees."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from holdfast import plan
+from holdfast.errors import UnsupportedQuery
+from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
+from holdfast.pipeline.lineage import AggregationNode, MapNode, Node, SourceNode, StepNode, UnionNode, WatermarkNode
+
+COLUMNS = {"item": "string", "price": "double", "at": "timestamp"}
+SCHEMA = pa.schema([("item", pa.string()), ("price", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))])
+BYTES = SCHEMA.serialize().to_pybytes()
+SETTINGS = Settings("retail", 4, 200_000, "UTC")
+
+
+def column(name: str) -> plan.Column:
+    return plan.Column(name, COLUMNS.get(name, "string"))
+
+
+def source(name: str) -> DeclaredSource:
+    return DeclaredSource(plan.Source(name, BYTES, plan.ProducerSource()), tuple(COLUMNS))
+
+
+def leaf(name: str) -> Node:
+    return SourceNode(name, "user.py:1")
+
+
+def projected(parent: Node, **columns: plan.Expression) -> Node:
+    step = plan.Project([plan.Named(name, expression) for name, expression in columns.items()])
+    return StepNode(parent, (step,), lambda frame: frame, "user.py:2")
+
+
+def mapped(parent: Node) -> Node:
+    return MapNode(parent, lambda batches: batches, "f", BYTES, lambda frame: frame, "user.py:3")
+
+
+def watermarked(parent: Node, name: str = "at") -> Node:
+    return WatermarkNode(parent, name, 2_000_000, "user.py:4")
+
+
+def union(left: Node, right: Node) -> Node:
+    return UnionNode((left, right), ((), ()), lambda a, b: a, "user.py:5")
+
+
+def grouped(parent: Node, *keys: plan.Expression, window: plan.TimeWindow | None = None) -> Node:
+    named = [plan.Named(f"k{index}", key) for index, key in enumerate(keys)]
+    count = plan.Aggregate("_aggregate_0", "count_all", None, "bigint")
+    aggregation = plan.Aggregation(named, [count], [], window)
+    return AggregationNode(parent, aggregation, BYTES, lambda frame: frame, "user.py:6")
+
+
+def compiled(*nodes: Node, sources: str = "north south") -> plan.Topology:
+    declared = [DeclaredStage(f"s{index}", node, BYTES, None) for index, node in enumerate(nodes)]
+    made, _ = compile_topology(SETTINGS, {name: source(name) for name in sources.split()}, declared, [])
+    return made
+
+
+TUMBLING = plan.TimeWindow(column("at"), 10_000_000, 10_000_000)
+
+
+def test_a_key_that_is_a_column_of_every_input_decides_the_shard() -> None:
+    renamed = projected(leaf("south"), item=column("item"), price=column("price"), at=column("at"))
+    made = compiled(grouped(union(leaf("north"), renamed), column("item")))
+    assert [each.shard_by for each in made.sources] == [["item"], ["item"]]
+    assert made.stages[0].sharded
+
+
+def test_a_renamed_key_is_followed_to_the_source() -> None:
+    renamed = projected(leaf("north"), thing=column("item"))
+    made = compiled(grouped(renamed, plan.Column("thing", "string")), sources="north")
+    assert made.sources[0].shard_by == ["item"]
+    assert made.stages[0].sharded
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        grouped(leaf("north"), plan.Call("upper", [column("item")], "string")),
+        grouped(mapped(leaf("north")), column("item")),
+        grouped(projected(leaf("north"), item=plan.Call("upper", [column("item")], "string")), column("item")),
+    ],
+)
+def test_a_computed_key_leaves_rows_where_they_are(node: Node) -> None:
+    made = compiled(node, sources="north")
+    assert made.sources[0].shard_by == []
+    assert not made.stages[0].sharded
+
+
+def test_one_input_with_a_computed_key_is_enough_to_pick_rows_when_reading() -> None:
+    computed = projected(leaf("south"), item=plan.Call("upper", [column("item")], "string"))
+    made = compiled(grouped(union(leaf("north"), computed), column("item")))
+    assert not made.stages[0].sharded
+
+
+def test_of_two_stages_with_different_keys_the_first_decides() -> None:
+    made = compiled(grouped(leaf("north"), column("item")), grouped(leaf("north"), column("price")), sources="north")
+    assert made.sources[0].shard_by == ["item"]
+    assert [stage.sharded for stage in made.stages] == [True, False]
+
+
+def test_a_stage_without_keys_is_one_shard() -> None:
+    made = compiled(grouped(leaf("north")), sources="north")
+    assert made.sources[0].shard_by == [] and made.stages[0].sharded
+
+
+def test_steps_before_and_behind_a_union_are_in_every_branch() -> None:
+    keep = StepNode(union(leaf("north"), leaf("south")), (plan.Filter(column("item")),), lambda frame: frame, "l")
+    made = compiled(grouped(keep, column("item")))
+    assert [[type(step) for step in each.steps] for each in made.stages[0].inputs] == [[plan.Filter], [plan.Filter]]
+
+
+def test_a_stage_without_an_aggregation_has_all_its_steps_in_its_branches() -> None:
+    made = compiled(projected(leaf("north"), item=column("item")), sources="north")
+    assert made.stages[0].aggregation is None
+    assert made.stages[0].steps == [] and len(made.stages[0].inputs[0].steps) == 1
+
+
+def test_the_event_time_is_a_column_of_the_source() -> None:
+    renamed = projected(leaf("north"), item=column("item"), when=column("at"))
+    window = plan.TimeWindow(plan.Column("when", "timestamp"), 1, 1)
+    made = compiled(grouped(watermarked(renamed, "when"), column("item"), window=window), sources="north")
+    assert made.stages[0].inputs[0].event_time == "at"
+    assert made.stages[0].inputs[0].delay_us == 2_000_000
+    assert made.sources[0].event_time == "at"
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (grouped(leaf("north"), window=TUMBLING), "withWatermark"),
+        (grouped(union(watermarked(leaf("north")), leaf("south")), window=TUMBLING), "'south' has no watermark"),
+        (grouped(watermarked(mapped(leaf("north"))), window=TUMBLING), "computed"),
+        (grouped(mapped(watermarked(leaf("north"))), window=TUMBLING), "not through mapInArrow"),
+        (grouped(union(leaf("north"), leaf("north")), column("item")), "twice"),
+        (grouped(leaf("north"), plan.Column("l", "array<int>")), "arrays"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_with_the_users_line(node: Node, told: str) -> None:
+    with pytest.raises(UnsupportedQuery, match=rf"{told}.*\(at user\.py:\d\)"):
+        compiled(node)
+
+
+def test_a_function_behind_a_union_has_one_number() -> None:
+    both = mapped(union(leaf("north"), leaf("south")))
+    declared = [DeclaredStage("s", mapped(both), BYTES, None)]
+    made, functions = compile_topology(SETTINGS, {name: source(name) for name in ("north", "south")}, declared, [])
+    steps = [[step.function for step in each.steps] for each in made.stages[0].inputs]  # type: ignore[union-attr]
+    assert steps == [[0, 1], [0, 1]]
+    assert len(functions) == 2
