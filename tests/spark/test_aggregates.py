@@ -132,6 +132,26 @@ def test_an_average_of_decimals_rounds_as_spark_does(spark: SparkSession, tmp_pa
         assert opened.rows() == expected
 
 
+@pytest.mark.parametrize(("size", "slide", "start"), [(10, 10, 0), (10, 3, 1), (7, 2, 0)])
+def test_time_windows_are_those_of_spark(
+    spark: SparkSession, size: int, slide: int, start: int, tmp_path: Path
+) -> None:
+    seconds = 1_000_000
+    schema = pa.schema([("key", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
+    chooser = random.Random(size)
+    times = [None if n % 20 == 0 else chooser.randrange(-60 * seconds, 60 * seconds) for n in range(300)]
+    batch = pa.RecordBatch.from_pydict({"key": [f"k{n % 3}" for n in range(300)], "at": times}, schema=schema)
+    spark.createDataFrame(pa.Table.from_batches([batch])).createOrReplaceTempView("rows")
+    shape = f"window(at, '{size} seconds', '{slide} seconds', '{start} seconds')"
+    expected = spark.sql(f"select key, {shape} as window, count(1) as rows from rows group by key, {shape}")
+    window = plan.TimeWindow(column("at", schema), size * seconds, slide * seconds, start * seconds)
+    stage = make_stage(schema, ["key"], [aggregate("rows", "count_all", None, "bigint")], window)
+    with unit(tmp_path, stage) as opened:
+        opened.wave([[stamped(batch, 0)]], 1, ended=True)
+        found = opened.rows()
+    assert sorted(map(repr, found)) == sorted(map(repr, expected.toArrow().to_pylist()))
+
+
 @pytest.mark.parametrize(
     ("type_", "values"),
     [("bigint", [2**63 - 1, 1]), ("decimal(38,0)", [decimal.Decimal(10**38 - 1), decimal.Decimal(1)])],

@@ -12,13 +12,11 @@ import sys
 from typing import TYPE_CHECKING
 
 import holdfast as hf
-from holdfast.demo.sales import SCHEMA_TEXT
+from holdfast.demo.sales import NAME, SCHEMA_TEXT
 
 if TYPE_CHECKING:
     from holdfast.pipeline.pipeline import Pipeline
     from holdfast.pipeline.stream import Stream
-
-NAME = "retail"
 
 
 def retail(folder: str) -> tuple[Pipeline, Stream]:

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
+NAME: Final = "retail"
 ITEMS: Final = ("apple", "bread", "cheese", "coffee", "egg", "flour", "honey", "jam", "juice", "milk", "pasta", "pear",
                 "pepper", "plum", "rice", "salt", "soap", "sugar", "tea", "yoghurt")
 SCHEMA_TEXT: Final = "item string, price decimal(8,2), sold_at timestamp"
@@ -25,10 +26,12 @@ def piece_of(shop: int, number: int) -> pa.Table:
     random = np.random.default_rng([shop, number])
     first_us = int(OPENING.timestamp() * 1e6) + number * PIECE_SECONDS * 1_000_000
     times = np.sort(random.integers(0, PIECE_SECONDS * 1_000_000, PIECE_ROWS)) + first_us
-    cents = pa.array(random.integers(50, 2_500, PIECE_ROWS), pa.int64())
-    prices = pa.compute.divide(cents.cast(pa.decimal128(12, 2)), pa.scalar(100, pa.decimal128(3, 0)))
+    # A decimal is 16 bytes, the low half first: small positive numbers are their cents and a zero.
+    halves = np.zeros((PIECE_ROWS, 2), np.int64)
+    halves[:, 0] = random.integers(50, 2_500, PIECE_ROWS)
+    prices = pa.Array.from_buffers(pa.decimal128(8, 2), PIECE_ROWS, [None, pa.py_buffer(halves)])
     items = pa.DictionaryArray.from_arrays(pa.array(random.integers(0, len(ITEMS), PIECE_ROWS)), pa.array(ITEMS))
     return pa.table(
-        [items.cast(pa.string()), prices.cast(pa.decimal128(8, 2)), pa.array(times, pa.timestamp("us", tz="UTC"))],
+        [items.cast(pa.string()), prices, pa.array(times, pa.timestamp("us", tz="UTC"))],
         schema=SCHEMA,
     )

@@ -31,8 +31,7 @@ from rich.table import Table
 from holdfast.cli.output import print_json
 from holdfast.connect.consumer import Consumer
 from holdfast.connect.producer import Producer
-from holdfast.demo.retail import NAME
-from holdfast.demo.sales import PIECES, piece_of
+from holdfast.demo.sales import NAME, PIECES, piece_of
 from holdfast.errors import PipelineFailed
 
 Rows = list[dict[str, Any]]

@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from holdfast import plan
 from holdfast.errors import BadRow, UnsupportedQuery
+from holdfast.model import NO_WATERMARK
 from holdfast.operators.aggregates import (
     AggregateLayout,
     Arguments,
@@ -345,7 +346,9 @@ class TimeWindows(Windows):
 
     def close(self, watermarks: Watermarks) -> Closed:
         """Return the windows that the watermark has passed, each in the bucket in which it did."""
-        ends, records = self.closing.pop_until(watermarks.last() + 1)
+        # Only a row's event time moves the watermark; without one nothing can have come to its end.
+        limit = watermarks.last() + 1 if len(watermarks.after) else NO_WATERMARK
+        ends, records = self.closing.pop_until(limit)
         return self._give(ends, records, watermarks.closing_bucket(ends))
 
     def end(self, bucket: int) -> Closed:

@@ -120,7 +120,7 @@ class _StageCompiler:
         self._functions = functions
 
     def stage(self, declared: DeclaredStage) -> _Made:
-        after, aggregation = self._split(declared.node)
+        behind, aggregation = _split(declared.node)
         below = declared.node if aggregation is None else aggregation.parent
         branches = self._branches(below)
         _check_inputs(branches, declared)
@@ -131,24 +131,14 @@ class _StageCompiler:
             inputs=[self._input(branch) for branch in branches],
             union_schema=declared.schema if aggregation is None else aggregation.input_schema,
             aggregation=None if aggregation is None else aggregation.aggregation,
-            steps=after,
+            steps=[step for node in behind for step in self._steps(node)],
             schema=declared.schema,
             checkpoint_every_us=declared.checkpoint_every_us,
         )
         return stage, {branch.source: _key_columns(aggregation, branch) for branch in branches}
 
-    def _split(self, node: Node) -> tuple[list[plan.Step], AggregationNode | None]:
-        """Return the steps behind the aggregation and the aggregation; no steps where there is none."""
-        after: list[plan.Step] = []
-        while not isinstance(node, AggregationNode):
-            if isinstance(node, (SourceNode, UnionNode)):
-                return [], None
-            if isinstance(node, StepNode):
-                after[:0] = node.steps
-            elif isinstance(node, MapNode):
-                after.insert(0, self._map(node, "stop"))
-            node = node.parent
-        return after, node
+    def _steps(self, node: StepNode | MapNode) -> Sequence[plan.Step]:
+        return (self._map(node, "stop"),) if isinstance(node, MapNode) else node.steps
 
     def _branches(self, node: Node) -> list[Branch]:
         if isinstance(node, SourceNode):
@@ -184,6 +174,18 @@ class _StageCompiler:
             event_time=branch.event_time,
             delay_us=branch.delay_us,
         )
+
+
+def _split(node: Node) -> tuple[list[StepNode | MapNode], AggregationNode | None]:
+    """Return what stands behind the aggregation, in order, and the aggregation; nothing where there is none."""
+    behind: list[StepNode | MapNode] = []
+    while not isinstance(node, AggregationNode):
+        if isinstance(node, (SourceNode, UnionNode)):
+            return [], None
+        if isinstance(node, (StepNode, MapNode)):
+            behind.insert(0, node)
+        node = node.parent
+    return behind, node
 
 
 def _advanced(branch: Branch, steps: Sequence[plan.Step]) -> Branch:

@@ -38,7 +38,6 @@ RECOMMENDED: Mapping[str, str] = {
     "spark.storage.blockManagerHeartbeatTimeoutMs": "4000",
     "spark.network.timeoutInterval": "1s",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-    "spark.log.level": "ERROR",
 }
 LOCAL: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 

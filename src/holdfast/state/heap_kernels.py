@@ -19,6 +19,7 @@ from holdfast.state.layout import (
     H_FREE_COUNT,
     H_SNAPSHOT,
     PAGE_BYTES,
+    S_CLASSES,
     S_FREE,
     S_FREED,
     S_PAGES,
@@ -30,7 +31,6 @@ from holdfast.state.layout import (
 )
 
 GRANULE_SHIFT: Final = 4
-CLASSES: Final = 64
 BYTE_SHIFT: Final = 14
 NODES: Final = SUPER_WORDS
 """The super block of the cells' set lies right behind the heap's."""
@@ -67,12 +67,6 @@ def pages_for(words: Words, length: int) -> int:
 
 
 @kernel
-def chain_head(words: Words, halves: Halves, heap: int, size_class: int) -> int:
-    """Return the index of the word that heads a class's chain."""
-    return address_in(halves, words[heap + NODES + S_TABLE], 0) + size_class
-
-
-@kernel
 def take_node(words: Words, halves: Halves, octets: Octets, heap: int) -> int:
     """Return the number of an unused node of two words: address, next."""
     nodes = heap + NODES
@@ -89,18 +83,59 @@ def take_node(words: Words, halves: Halves, octets: Octets, heap: int) -> int:
 
 
 @kernel
-def take_cell(words: Words, halves: Halves, octets: Octets, heap: int, length: int) -> int:
-    """Return the address of a cell for `length` (at least 1) bytes."""
-    size_class = class_of(length)
-    head = chain_head(words, halves, heap, size_class)
+def put_free_cell(words: Words, halves: Halves, heap: int, node: int, cell: int, size_class: int) -> None:
+    """Put a cell at the head of its class's chain, by a node that nothing else uses."""
+    nodes = words[heap + NODES + S_TABLE]
+    head = address_in(halves, nodes, 0) + size_class
+    start = address_in(halves, nodes, node)
+    words[start] = cell
+    words[start + 1] = words[head]
+    words[head] = node + 1
+    words[heap + S_CLASSES] |= 1 << size_class
+
+
+@kernel
+def take_free_cell(words: Words, halves: Halves, heap: int, size_class: int) -> int:
+    """Return a cell from a chain that is not empty."""
+    nodes = heap + NODES
+    table = words[nodes + S_TABLE]
+    head = address_in(halves, table, 0) + size_class
     node = words[head]
-    if node != 0:
-        nodes = heap + NODES
-        start = address_in(halves, words[nodes + S_TABLE], node - 1)
-        words[head] = words[start + 1]
-        words[start + 1] = words[nodes + S_FREE]
-        words[nodes + S_FREE] = node
-        return words[start]
+    start = address_in(halves, table, node - 1)
+    words[head] = words[start + 1]
+    if words[head] == 0:
+        words[heap + S_CLASSES] &= ~(1 << size_class)
+    words[start + 1] = words[nodes + S_FREE]
+    words[nodes + S_FREE] = node
+    return words[start]
+
+
+@kernel
+def free_room(words: Words, halves: Halves, octets: Octets, heap: int, position: int, end: int) -> int:
+    """Make free cells of the bytes `[position, end)`; return where it stopped because free pages ran out."""
+    while position < end and words[H_FREE_COUNT] >= 2:
+        size_class = class_of(end - position)
+        while class_bytes(size_class) > end - position:
+            size_class -= 1
+        put_free_cell(words, halves, heap, take_node(words, halves, octets, heap), position, size_class)
+        position += class_bytes(size_class)
+    return position
+
+
+@kernel
+def take_cell(words: Words, halves: Halves, octets: Octets, heap: int, length: int) -> int:
+    """Return the address of a cell for `length` (at least 1) bytes: a free one, part of a larger one, or a new one."""
+    size_class = class_of(length)
+    larger = words[heap + S_CLASSES] >> size_class
+    if larger != 0:
+        found = size_class
+        while larger & 1 == 0:
+            larger >>= 1
+            found += 1
+        cell = take_free_cell(words, halves, heap, found)
+        if found != size_class:
+            free_room(words, halves, octets, heap, cell + class_bytes(size_class), cell + class_bytes(found))
+        return cell
     cell = words[heap + S_TAIL]
     end = cell + class_bytes(size_class)
     while words[heap + S_PAGES] << BYTE_SHIFT < end:
@@ -169,9 +204,7 @@ def settle_cells(words: Words, halves: Halves, heap: int) -> None:
     while node != 0:
         start = address_in(halves, table, node - 1)
         link = words[start + 1]
-        head = chain_head(words, halves, heap, link & 0xFF)
-        words[start + 1] = words[head]
-        words[head] = node
+        put_free_cell(words, halves, heap, node - 1, words[start], link & 0xFF)
         node = link >> 8
     words[heap + S_FREED] = 0
 
@@ -181,6 +214,7 @@ def reset_cells(words: Words, halves: Halves, octets: Octets, heap: int) -> None
     """Begin with no free cell. The cells' set has no pages when this is called."""
     nodes = heap + NODES
     take_zero_page(words, halves, octets, nodes)
+    words[heap + S_CLASSES] = 0
     words[nodes + S_FREE] = 0
     words[nodes + S_TAIL] = 1 << halves[words[nodes + S_TABLE] + T_SHIFT]
     words[heap + S_FREED] = 0
@@ -194,22 +228,11 @@ def free_gaps(
 
     Returns how far it came: the next value, and the first byte behind what is dealt with.
     """
-    table = words[heap + NODES + S_TABLE]
     for index in range(first, len(starts) + 1):
         end = starts[index] if index < len(starts) else words[heap + S_TAIL]
-        while position < end:
-            if words[H_FREE_COUNT] < 2:
-                return index, position
-            size_class = class_of(end - position)
-            while class_bytes(size_class) > end - position:
-                size_class -= 1
-            node = take_node(words, halves, octets, heap)
-            start = address_in(halves, table, node)
-            head = chain_head(words, halves, heap, size_class)
-            words[start] = position
-            words[start + 1] = words[head]
-            words[head] = node + 1
-            position += class_bytes(size_class)
+        position = free_room(words, halves, octets, heap, position, end)
+        if position < end:
+            return index, position
         if index < len(starts):
             position = starts[index] + class_bytes(class_of(lengths[index]))
     return len(starts) + 1, position

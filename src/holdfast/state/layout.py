@@ -89,6 +89,8 @@ S_HEAP: Final = 13
 """Super block of the heap."""
 S_HEAP_VALUES: Final = 14
 """Bit i is set where value word i is a length and word i + 1 the heap address of a variable value."""
+S_CLASSES: Final = 15
+"""Bit c is set where there are free cells of size class c (of the heap)."""
 S_LOGGED: Final = 15
 """Before-images saved, published or not (of a log's set)."""
 

@@ -223,6 +223,25 @@ def test_what_a_function_gives_is_checked(tmp_path: Path) -> None:
         opened.wave([[stamped(rows((1, 1, 0)), 0)]], 1)
 
 
+def test_texts_that_are_replaced_give_their_memory_back(tmp_path: Path) -> None:
+    schema = pa.schema([("key", pa.int64()), ("text", pa.string())])
+    text = column("text", schema)
+    stage = make_stage(
+        schema, ["key"], [aggregate("high", "max", text, "string"), aggregate("last", "last", text, "string")]
+    )
+    with unit(tmp_path, stage) as opened:
+        assert opened.state is not None
+        sizes = []
+        for wave in range(40):
+            batch = pa.RecordBatch.from_pydict(
+                {"key": list(range(50)), "text": [f"{wave:08}" * 20] * 50}, schema=schema
+            )
+            opened.wave([[stamped(batch, wave)]], wave + 1)
+            sizes.append(opened.state.heap.size_bytes)
+        assert opened.rows()[-1] == {"key": 49, "high": "00000039" * 20, "last": "00000039" * 20}
+        assert sizes[-1] == sizes[10]
+
+
 @pytest.mark.parametrize("on_error", ["stop", "reject"])
 def test_an_argument_that_cannot_be_computed_stops_or_is_rejected(on_error: str, tmp_path: Path) -> None:
     cast = plan.Call(

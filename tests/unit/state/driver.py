@@ -107,7 +107,10 @@ def contents(state: UnitState, keys: list[Key]) -> Model:
 
 def crash(state: UnitState) -> None:
     """Leave the state as a killed process does: its lock goes, whatever it was doing stays half done."""
-    state.file.unlock()
+    if state._locked:
+        state.file.unlock()
+        state._locked = False
+    state._open = False
     state.file.close()
 
 

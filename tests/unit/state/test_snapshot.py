@@ -115,7 +115,7 @@ def test_one_snapshot_at_a_time_and_a_dead_one_does_not_count(state: UnitState) 
     snapshot._lock = -1
     other.begin(2)
     assert contents(other, KEYS) == model
-    other.end()
+    other.rollback()
     other.prepare().release()
     other.close()
 
