@@ -8,6 +8,8 @@ Invariants:
 from __future__ import annotations
 
 import argparse
+import signal
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -29,6 +31,8 @@ def add_work(parser: argparse.ArgumentParser) -> None:
 @contextmanager
 def folders(program: measure.Program) -> Iterator[tuple[Path, Path]]:
     """Give (folder for tuples, folder for everything else); the latter is gone afterwards."""
+    # Told to end, a program ends as after Ctrl-C: what it has started goes with it.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     kept: Path | None = program.options.work
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import process
-from bench.peers.latency import LAST_BATCH_LIMIT_S, WARM_UP_S, Arrivals, percentiles_ms
+from bench.peers.latency import LAST_BATCH_LIMIT_S, Arrivals, percentiles_ms
 from bench.peers.session import CORES
 from bench.sender import SPARK_SCHEMA, now_us
 from bench.supervisor import Supervisor, lines_of, mark
@@ -36,7 +36,13 @@ def serve(store: str, bucket: str, marks: str) -> None:
 
 
 def run(
-    work: str, bucket: str, tuples_per_second: int, batches_per_second: int, keys: int, seconds: float
+    work: str,
+    bucket: str,
+    tuples_per_second: int,
+    batches_per_second: int,
+    keys: int,
+    seconds: float,
+    warm_up_s: float,
 ) -> dict[str, Any]:
     """Send for `seconds` after a warm-up; return the latencies' percentiles, in ms."""
     folder = Path(work, f"latency-{time.time_ns()}")
@@ -51,14 +57,14 @@ def run(
         wait_until_marked(supervisor, marks)
         arrivals = Arrivals()
         threading.Thread(target=consume, args=(store, arrivals), daemon=True).start()
-        counted_from_us = now_us() + int(WARM_UP_S * 1e6)
+        counted_from_us = now_us() + int(warm_up_s * 1e6)
         options: dict[str, Any] = {
             "tuples_per_second": tuples_per_second,
             "batches_per_second": batches_per_second,
             "keys": keys,
         }
-        options |= {"store": store, "stream": "tuples", "seconds": seconds + WARM_UP_S}
-        sent = process.run("bench.sender:send_to_stream", options, seconds + WARM_UP_S + 20)
+        options |= {"store": store, "stream": "tuples", "seconds": seconds + warm_up_s}
+        sent = process.run("bench.sender:send_to_stream", options, seconds + warm_up_s + 20)
         arrivals.wait_until_tuples(sent.get("tuples_sent", 0), LAST_BATCH_LIMIT_S)
     finally:
         supervisor.stop()

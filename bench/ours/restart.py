@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
+from typing import Final
 
 from bench.peers.count_windows import WINDOW_SIZE
 from bench.peers.session import CORES
 from bench.sender import SPARK_SCHEMA, now_us
 from bench.supervisor import mark
+
+POLL_S: Final = 0.02
 
 
 def serve(store: str, marks: str) -> None:
@@ -52,8 +55,11 @@ class Results:
 
         import holdfast as hf
 
-        for table in hf.Consumer(self._store, "averages", view="stable"):
-            if not table.num_rows:
+        consumer = hf.Consumer(self._store, "averages", view="stable")
+        while True:
+            # A short wait each time: what is measured is not how a consumer is told of a new writer.
+            table = consumer.poll(POLL_S)
+            if table is None or not table.num_rows:
                 continue
             seen_us = now_us()
             ends = compute.struct_field(table["window"], "end").cast(pa.timestamp("us", "UTC")).cast(pa.int64())

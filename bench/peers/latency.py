@@ -24,12 +24,17 @@ from bench.sender import SPARK_SCHEMA, now_us
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-WARM_UP_S: Final = 10.0
 LAST_BATCH_LIMIT_S: Final = 5.0
 
 
 def run(
-    work: str, tuples_per_second: int, batches_per_second: int, keys: int, seconds: float, file_format: str
+    work: str,
+    tuples_per_second: int,
+    batches_per_second: int,
+    keys: int,
+    seconds: float,
+    warm_up_s: float,
+    file_format: str,
 ) -> dict[str, Any]:
     """Send for `seconds` after a warm-up; return the latencies' percentiles, in ms, and the triggers' times."""
     folder = Path(work, f"latency-{time.time_ns()}")
@@ -40,14 +45,14 @@ def run(
     rows = session.readStream.schema(SPARK_SCHEMA).format(file_format).load(str(source))
     writer = rows.where("value >= 0").select("key", "value", "sent_us").writeStream.foreachBatch(arrivals.take)
     running = writer.option("checkpointLocation", str(folder / "spark_checkpoint")).start()
-    counted_from_us = now_us() + int(WARM_UP_S * 1e6)
+    counted_from_us = now_us() + int(warm_up_s * 1e6)
     options: dict[str, Any] = {
         "tuples_per_second": tuples_per_second,
         "batches_per_second": batches_per_second,
         "keys": keys,
     }
-    options |= {"folder": str(source), "file_format": file_format, "seconds": seconds + WARM_UP_S}
-    sent = process.run("bench.sender:send_to_folder", options, seconds + WARM_UP_S + 20)
+    options |= {"folder": str(source), "file_format": file_format, "seconds": seconds + warm_up_s}
+    sent = process.run("bench.sender:send_to_folder", options, seconds + warm_up_s + 20)
     arrivals.wait_until_tuples(sent.get("tuples_sent", 0), LAST_BATCH_LIMIT_S)
     triggers = progress_of(running)
     stop(running)

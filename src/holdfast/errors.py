@@ -84,6 +84,8 @@ class AlreadyExists(Misconfigured):
 class StreamTaken(AlreadyExists):
     """Another living process writes this stream; a stream has one writer."""
 
+    stream: str = ""
+
 
 class NameInvalid(Misconfigured):
     """A name that becomes a path has characters that it may not have."""

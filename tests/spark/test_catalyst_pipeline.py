@@ -49,7 +49,10 @@ def columns(schema: Any) -> list[tuple[str, Any, bool]]:
 def test_the_pipeline_of_the_readme(pipeline: hf.Pipeline, north: hf.Stream) -> None:
     from pyspark.sql import functions as F
 
-    south = pipeline.source("south", hf.files("in/south", format="parquet", schema="sold_at timestamp, count int, price double, item string"))
+    south = pipeline.source(
+        "south",
+        hf.files("in/south", format="parquet", schema="sold_at timestamp, count int, price double, item string"),
+    )
     averages = (
         north.select("item", "price", "count", "sold_at")
         .unionByName(south)
@@ -199,7 +202,9 @@ def refused(north: hf.Stream, F: Any) -> dict[str, Callable[[], object]]:
         "two columns named 'item'": lambda: north.select("item", "item"),
         "mapInArrow": lambda: north.select(F.rand()),
         "replica_of": lambda: north._pipeline.source("copy", "a int", replica_of="north"),
-        "streaming DataFrame": lambda: north._pipeline.source("s", north._pipeline.spark.readStream.format("rate").load()),
+        "streaming DataFrame": lambda: north._pipeline.source(
+            "s", north._pipeline.spark.readStream.format("rate").load()
+        ),
         "watermark already": lambda: north.withWatermark("sold_at", "1 second").withWatermark("sold_at", "2 seconds"),
         "toSpark": lambda: north.groupBy("item", hf.count_window(2)).count().toSpark(),
         "hf.count_window": lambda: north.groupBy(F.window("sold_at", "1 second"), hf.count_window(2)).count(),
@@ -238,7 +243,7 @@ def test_errors_of_names_and_types_are_sparks_own(north: hf.Stream) -> None:
 
     with pytest.raises(AnalysisException, match="UNRESOLVED_COLUMN"):
         north.select("prize")
-    with pytest.raises(AnalysisException, match="MISSING_AGGREGATION|MISSING_GROUP_BY|UNRESOLVED|grouping"):
+    with pytest.raises(AnalysisException, match="MISSING_AGGREGATION"):
         north.groupBy("item").agg(north._frame["price"])
     with pytest.raises(AttributeError, match="orderBy"):
         _ = north.orderBy

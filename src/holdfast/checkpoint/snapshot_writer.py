@@ -2,8 +2,9 @@
 
 Guarantees:
     * The unit goes on while its pages are written; only `prepare` stops it (SGuard, section 3, steps 2 and 3).
-    * A snapshot that cannot be written is given up: it has no manifest, the node stops asking for it, the one before serves.
-    * What a state file's next snapshot may build on is noted beside the state file, so it is lost when that is.
+    * A snapshot that cannot be written is given up: it has no manifest, its pages are deleted, the node stops asking for
+      it, and the one before it serves.
+    * However the writing ends, the snapshot's pages are let go.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ import contextlib
 import logging
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
+import msgspec
+
+from holdfast.checkpoint.base import base_of, note_base
 from holdfast.checkpoint.snapshot_files import write_snapshot
 from holdfast.ports import Store
 from holdfast.state.snapshot import Snapshot
@@ -22,47 +26,65 @@ _log = logging.getLogger("holdfast.checkpoint")
 NICE = 5
 
 
+class SnapshotOrder(msgspec.Struct, frozen=True):
+    """Where a snapshot goes, and the state file that it is of (`checkpoint.base.life_of`)."""
+
+    path: str
+    state_path: str
+    life: int
+
+
+class _GivenUp(Exception):
+    """The writer is closing."""
+
+
 class SnapshotWriter:
     """One background thread of a worker process."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-snapshot", initializer=_lower_priority)
+        self._under_way: set[Future[None]] = set()
+        self._closing = threading.Event()
 
-    def write(self, state_path: str, path: str, snapshot: Snapshot) -> None:
+    def write(self, order: SnapshotOrder, snapshot: Snapshot) -> None:
         """Take over a prepared snapshot, and return at once."""
-        self._pool.submit(self._write, state_path, path, snapshot)
+        future = self._pool.submit(self._write, order, snapshot)
+        self._under_way.add(future)
+        future.add_done_callback(self._under_way.discard)
+
+    def wait_until_written(self) -> None:
+        """Return when everything that was taken over is written or given up."""
+        wait(list(self._under_way))
 
     def close(self) -> None:
-        """Return when nothing is being written any more."""
-        self._pool.shutdown(wait=True, cancel_futures=False)
+        """Give up what is being written, and return when its pages are let go."""
+        self._closing.set()
+        self._pool.shutdown(wait=True)
 
-    def _write(self, state_path: str, path: str, snapshot: Snapshot) -> None:
-        try:
-            with snapshot:
-                write_snapshot(self._store, path, snapshot, base_of(state_path))
-            note_base(state_path, path)
-        except Exception:
-            _log.warning("the snapshot %s was not written", path, exc_info=True)
+    def _write(self, order: SnapshotOrder, snapshot: Snapshot) -> None:
+        with snapshot:
+            try:
+                base = base_of(order.state_path, order.life)
+                write_snapshot(self._store, order.path, snapshot, base, self._go_on)
+                note_base(order.state_path, order.life, order.path)
+            except _GivenUp:
+                self._discard(order.path, None)
+            except Exception as error:
+                _log.warning("the snapshot %s was not written", order.path, exc_info=True)
+                self._discard(order.path, str(error))
+
+    def _go_on(self) -> None:
+        if self._closing.is_set():
+            raise _GivenUp
+
+    def _discard(self, path: str, reason: str | None) -> None:
+        """Free the room that a snapshot took, which may be what it lacked, and tell the node."""
+        with contextlib.suppress(Exception):
+            self._store.delete(f"{path}/pages")
+        if reason is not None:
             with contextlib.suppress(Exception):
-                self._store.write_new(f"{path}/failed", b"see the log of the executor")
-
-
-def base_of(state_path: str) -> str | None:
-    """Return the snapshot that the pages of a state file have last been written to."""
-    try:
-        with open(f"{state_path}.base", encoding="utf-8") as file:
-            return file.read() or None
-    except FileNotFoundError:
-        return None
-
-
-def note_base(state_path: str, path: str | None) -> None:
-    """Note which snapshot a state file's next one may build on; None for a state that came from nowhere."""
-    temporary = f"{state_path}.base.{os.getpid()}.{threading.get_ident()}"
-    with open(temporary, "w", encoding="utf-8") as file:
-        file.write(path or "")
-    os.replace(temporary, f"{state_path}.base")
+                self._store.write_new(f"{path}/failed", reason.encode())
 
 
 def _lower_priority() -> None:

@@ -208,10 +208,12 @@ def _taken(store: Store, name: str) -> StreamTaken:
     if now.newest is not None:
         record = read_term(store, name, now.newest)
         holder = f"{record.owner!r} (process {record.pid} on {record.host}), term {record.number}"
-    return StreamTaken(
+    taken = StreamTaken(
         f"stream {name!r} of {store.url} is being written by {holder}: a stream has one writer; stop that process, or "
         "write to another stream"
     )
+    taken.stream = name
+    return taken
 
 
 def _seal(store: Store, name: str, owner: str) -> int:

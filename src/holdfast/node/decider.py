@@ -52,10 +52,17 @@ class NodeDecider:
     """One node of one pipeline."""
 
     def __init__(
-        self, topology: Topology, ledger: Ledger, node: str, term: int, options: NodeOptions, now_us: int
+        self,
+        topology: Topology,
+        ledger: Ledger,
+        node: str,
+        term: int,
+        options: NodeOptions,
+        now_us: int,
+        adopted: frozenset[str] = frozenset(),
     ) -> None:
         self.node = node
-        self.situation = Situation(topology, ledger, options, now_us)
+        self.situation = Situation(topology, ledger, options, now_us, adopted)
         self.log_open = True
         self.stopping = False
         self.finished = False
@@ -101,7 +108,7 @@ class NodeDecider:
         here = self.situation
         here.stages = {stage.name: stage for stage in here.topology.stages}
         for source in here.topology.sources:
-            if isinstance(source.origin, FilesSource):
+            if isinstance(source.origin, FilesSource) or source.name in here.adopted:
                 boundary_us = here.ledger.boundary_us(source.name)
                 newest_us = here.ledger.event_time_max_us(source.name)
                 here.intakes[source.name] = Intake(source, here.topology.bucket_width_us, boundary_us, newest_us)
@@ -400,7 +407,11 @@ class NodeDecider:
     def _look(self) -> None:
         """Look for new files, and for snapshots that are complete."""
         here = self.situation
-        for name in here.intakes:
+        for name, intake in here.intakes.items():
+            if name in here.adopted:
+                # Nobody sends to it any more: there is nothing to look for.
+                intake.looks, intake.settled = 1, True
+                continue
             last_us = self._looked_us.get(name)
             due = last_us is None or here.now_us - last_us >= here.options.look_every_us
             if due and name not in self._looking and not self._seen_enough(name):
@@ -459,7 +470,7 @@ class NodeDecider:
             return
         items: list[JournalItem] = []
         for stage in here.stages.values():
-            target = here.target(stage)
+            target = here.processable(stage)
             for unit in here.units_of(stage.name):
                 if self._is_idle(stage, unit, target):
                     items.append(UnitCommitted(stage.name, unit.shard, unit.generation, unit.bucket_committed, target))
@@ -487,14 +498,15 @@ class NodeDecider:
             reached = [intake.bucket_reached for intake in here.intakes.values()]
             last = max((bucket for bucket in reached if bucket is not None), default=None)
             for intake in here.intakes.values() if last is not None else []:
-                self._commit(intake.finish(last + 1))
+                # One bucket for the last rows to be complete, and an empty one in which every window closes.
+                self._commit(intake.finish(last + 2))
             return
         if any(isinstance(item, Ended) for ticket in here.tickets.values() for item in ticket.items):
             return
         for stage in here.stages.values():
             target = here.target(stage)
             ended = here.ledger.ended(stage.name)
-            if ended is None and target > FIRST_BUCKET or ended is not None and here.has_rows(stage, ended, target):
+            if target > FIRST_BUCKET and (ended is None or here.has_rows(stage, ended, target)):
                 self._commit([Ended(stage.name, target)])
 
     def _trim(self) -> None:

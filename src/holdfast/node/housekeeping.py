@@ -19,16 +19,12 @@ import pyarrow as pa
 from holdfast.checkpoint.snapshot_files import is_complete, remove_unneeded
 from holdfast.connect.chunk import FileChunk
 from holdfast.connect.console import show_rows
-from holdfast.connect.lease import leases
 from holdfast.errors import HoldfastError
-from holdfast.log.reconcile import segment_paths
-from holdfast.log.retention import Need, decide
-from holdfast.log.rewrite import rewrite
 from holdfast.log.stream_log import StreamLog
-from holdfast.model import FIRST_BUCKET, JournalItem
 from holdfast.node import events
 from holdfast.node.options import NodeOptions
 from holdfast.node.ranges import rows_in_order
+from holdfast.node.trimming import StreamTrimmer
 from holdfast.plan import ConsoleSink, Topology
 from holdfast.ports import Store
 
@@ -55,8 +51,9 @@ class Housekeeping:
         self._topology = topology
         self._store = store
         self._journal = log
-        self._options = options
         self._put = put
+        retain_buckets = options.retain_us // topology.bucket_width_us
+        self._trimmer = StreamTrimmer(store, log, retain_buckets, lambda items: put(events.ItemsRead(items)))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-housekeeping")
 
     def submit(self, errand: Errand) -> None:
@@ -96,37 +93,8 @@ class Housekeeping:
         self._put(events.Displayed(wanted.sink, wanted.stream, wanted.bucket_to, table.num_rows))
 
     def _trim(self, keep_from: dict[str, int]) -> None:
-        own = {stream: bucket for stream, bucket in keep_from.items() if stream in self._journal.names}
-        needs = {stream: self._needs(stream, bucket) for stream, bucket in own.items()}
-        needs = {stream: wanted for stream, wanted in needs.items() if min(n.bucket for n in wanted) > FIRST_BUCKET}
-        sizes = {stream: self._sizes(stream) for stream in needs}
-        items: list[JournalItem] = []
-        for decision in decide(self._journal.ledger, needs, sizes):
-            if decision.trimmed is not None:
-                self._journal.commit([decision.trimmed]).result()
-                items.append(decision.trimmed)
-            for path in decision.delete:
-                self._store.delete(path)
-            if decision.rewrite:
-                moved = rewrite(self._store, self._journal.ledger, decision.stream, decision.rewrite).moved
-                self._journal.commit(moved).result()
-                items += moved
-        if items:
-            self._put(events.ItemsRead(items))
+        self._trimmer.trim(keep_from, time.time_ns() // 1000)
         self._trim_snapshots()
-
-    def _needs(self, stream: str, bucket: int) -> list[Need]:
-        """Return who needs the stream from where on, the time to retain among them."""
-        needs = [Need("the pipeline", bucket)]
-        complete = self._journal.ledger.stream_bucket_end(stream)
-        kept = FIRST_BUCKET if complete is None else complete - self._options.retain_us // self._topology.bucket_width_us
-        needs.append(Need("the time to retain", kept))
-        now_us = time.time_ns() // 1000
-        needs += [Need(f"consumer {held.name}", held.bucket) for held in leases(self._store, stream) if held.holds(now_us)]
-        return needs
-
-    def _sizes(self, stream: str) -> dict[str, int]:
-        return {path: self._store.size(path) for path in segment_paths(self._store, stream)}
 
     def _trim_snapshots(self) -> None:
         for stage in self._topology.stages:

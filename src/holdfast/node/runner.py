@@ -90,14 +90,16 @@ class NodeRunner:
     def _make_decider(self) -> NodeDecider:
         ledger = Ledger.deserialize(self._log.ledger.serialize())
         for source in self._topology.sources:
-            if isinstance(source.origin, ProducerSource):
+            if isinstance(source.origin, ProducerSource) and source.name not in self._log.names:
                 reader = StreamReader(self._store, source.name)
                 reader.poll()
                 if reader.started:
                     ledger.absorb(Ledger.deserialize(reader.ledger.serialize()))
                 self._readers.append(reader)
         term = max(self._log.term.numbers.values())
-        return NodeDecider(self._topology, ledger, self._log.term.owner, term, self._options, _now_us())
+        producers = {source.name for source in self._topology.sources if isinstance(source.origin, ProducerSource)}
+        adopted = frozenset(producers & set(self._log.names))
+        return NodeDecider(self._topology, ledger, self._log.term.owner, term, self._options, _now_us(), adopted)
 
     def start(self) -> PipelineHandle:
         """Start the loop on a thread of its own, and return the handle."""

@@ -88,7 +88,7 @@ class Scheduler:
     def _process_work(self, stage: Stage, group: list[Unit], limit: int | None) -> ProcessWork | None:
         ledger = self._situation.ledger
         bucket_from = group[0].bucket_memory
-        target = self._situation.target(stage)
+        target = self._situation.processable(stage)
         ended = ledger.ended(stage.name)
         ending = ended is not None and bucket_from < ended <= target
         if ended is not None and ending:

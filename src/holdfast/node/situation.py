@@ -45,6 +45,8 @@ class Situation:
     ledger: Ledger
     options: NodeOptions
     now_us: int
+    adopted: frozenset[str] = frozenset()
+    """Producers' streams that have no producer now: with `available_now` the node ends them."""
     stages: dict[str, Stage] = field(default_factory=dict)
     slots: dict[int, SlotState] = field(default_factory=dict)
     units: dict[UnitKey, Unit] = field(default_factory=dict)
@@ -62,6 +64,13 @@ class Situation:
     def target(self, stage: Stage) -> int:
         """Return the end of the stable buckets: every input's boundary has passed it."""
         return min((self.stream_end(read.stream) for read in stage.inputs), default=FIRST_BUCKET)
+
+    def processable(self, stage: Stage) -> int:
+        """Return how far the stage's units may go now: with `available_now` the last bucket waits for its `Ended`."""
+        target = self.target(stage)
+        if not self.options.available_now or target == FIRST_BUCKET or self.ledger.ended(stage.name) == target:
+            return target
+        return target - 1
 
     def stream_end(self, stream: str) -> int:
         bucket_end = self.ledger.stream_bucket_end(stream)

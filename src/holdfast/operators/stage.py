@@ -39,6 +39,7 @@ from holdfast.operators.union import (
     Watermarks,
     bucket_runs,
     conform,
+    empty_columns,
     follow_watermarks,
     merge,
     read_schema,
@@ -68,7 +69,7 @@ class StreamRows:
 
 @dataclass(frozen=True, slots=True)
 class UnitOutput:
-    """What one unit makes of a wave. `side` are late rows (by input stream), `rejects` the rows that failed."""
+    """What one unit makes of a wave. `late` and `rejects` name the stream whose rows they are, not a side stream."""
 
     rows: list[StreamRows]
     late: list[StreamRows]
@@ -341,7 +342,7 @@ class UnitOperator:
                 batches.append(conform(done.batch, self._schema, f"the output of stage {self.stage.name!r}"))
                 times.append(done.times)
         if not batches:
-            return _empty(self._schema), BucketRuns(none, none)
+            return empty_columns(self._schema), BucketRuns(none, none)
         whole = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
         return whole, bucket_runs(np.concatenate(times), self.bucket_width_us)
 
@@ -381,7 +382,3 @@ def _window_column(window: plan.TimeWindow | plan.CountWindow, closed: Closed) -
         children.append(from_words(closed.numbers, None, pa.int64()))
         names.append("number")
     return pa.StructArray.from_arrays(children, names=names)
-
-
-def _empty(schema: pa.Schema) -> pa.RecordBatch:
-    return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)

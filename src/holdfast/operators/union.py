@@ -152,7 +152,7 @@ def _is_ordered(numbered: list[tuple[int, int, int, Slice]]) -> bool:
 
 def _concatenate(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.RecordBatch:
     if not batches:
-        return pa.RecordBatch.from_arrays([pa.array([], field.type) for field in schema], schema=schema)
+        return empty_columns(schema)
     return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
@@ -248,19 +248,3 @@ def empty_columns(schema: pa.Schema) -> pa.RecordBatch:
 def read_schema(serialized: bytes) -> pa.Schema:
     """Return the Arrow schema that a plan holds."""
     return pa.ipc.read_schema(pa.py_buffer(serialized))
-
-
-__all__ = [
-    "BucketRuns",
-    "InputRows",
-    "Slice",
-    "UnionRows",
-    "Watermarks",
-    "bucket_runs",
-    "conform",
-    "empty_columns",
-    "follow_watermarks",
-    "merge",
-    "read_schema",
-    "tuple_times",
-]

@@ -156,9 +156,7 @@ class _StageCompiler:
             return [_watermarked(branch, node) for branch in below]
         if isinstance(node, StepNode):
             return [_advanced(branch, node.steps) for branch in below]
-        return [
-            _advanced(branch, (self._map(node, self._sources[branch.source].source.on_error),)) for branch in below
-        ]
+        return [_advanced(branch, (self._map(node, self._sources[branch.source].source.on_error),)) for branch in below]
 
     def _map(self, node: MapNode, on_error: Literal["stop", "reject"]) -> plan.MapInArrow:
         return plan.MapInArrow(self._functions.number(node), node.name, node.schema, on_error)

@@ -223,5 +223,3 @@ def _check_tuple_time(tuple_time: str | None, schema: StructType) -> None:
     if found is None or found.dataType.simpleString() != "timestamp":
         kind = "not there" if found is None else found.dataType.simpleString()
         raise Misconfigured(f"tuple_time has to be a timestamp column of the source, and {tuple_time!r} is {kind}")
-
-

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.connect.catalog import CATALOG_PATH, create_or_check, load
 from holdfast.connect.parquet import prepare_folder
+from holdfast.errors import StreamTaken
 from holdfast.log.store import open_store
 from holdfast.log.stream_log import StreamLog
 from holdfast.node.handle import PipelineHandle
@@ -25,7 +26,7 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.runner import NodeRunner
 from holdfast.node.slot import SlotSetup
 from holdfast.node.state_folder import claim, state_folder
-from holdfast.plan import FilesSource, ParquetSink, Topology
+from holdfast.plan import FilesSource, ParquetSink, ProducerSource, Topology
 from holdfast.ports import Store
 from holdfast.spark.session import require
 from holdfast.spark.waves import Waves
@@ -47,9 +48,7 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
     for sink in topology.sinks:
         if isinstance(sink.target, ParquetSink):
             prepare_folder(sink.target.path)
-    log = StreamLog.open(
-        store, own_streams(topology), node_name(), shards=topology.shards, bucket_width_us=topology.bucket_width_us
-    )
+    log = _open_log(store, topology, available_now)
     states = state_folder()
     claim(states, catalog.pipeline_id, _local_path(store))
     setup = SlotSetup(catalog.pipeline_id, folder, msgspec.json.encode(topology), states, tuple(functions))
@@ -63,6 +62,23 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
         msgspec.structs.replace(chosen, available_now=available_now),
     )
     return runner.start()
+
+
+def _open_log(store: Store, topology: Topology, available_now: bool) -> StreamLog:
+    """Take the node's own streams and, to end them, those of producers that are gone."""
+    own = own_streams(topology)
+    ownerless = [source.name for source in topology.sources if isinstance(source.origin, ProducerSource)]
+    while True:
+        names = [*own, *(ownerless if available_now else [])]
+        try:
+            return StreamLog.open(
+                store, names, node_name(), shards=topology.shards, bucket_width_us=topology.bucket_width_us
+            )
+        except StreamTaken as taken:
+            # A producer that is there ends its buckets itself.
+            if not available_now or taken.stream not in ownerless:
+                raise
+            ownerless.remove(taken.stream)
 
 
 def run(handle: PipelineHandle) -> None:

@@ -41,7 +41,7 @@ def _prefetch(context: Any, array: Any, index: Any) -> Any:
         number = ir.IntType(32)
         kind = ir.FunctionType(ir.VoidType(), [cgutils.voidptr_t, number, number, number])
         name = "llvm.prefetch.p0" if cgutils.voidptr_t.is_opaque else "llvm.prefetch.p0i8"
-        hint = cgutils.get_or_insert_function(builder.module, kind, name)
+        hint = cast(Any, cgutils).get_or_insert_function(builder.module, kind, name)
         # For reading or writing alike (1), to be kept in all caches (3), data and not code (1).
         builder.call(hint, [pointer, number(1), number(3), number(1)])
         return target.get_dummy_value()
@@ -49,5 +49,5 @@ def _prefetch(context: Any, array: Any, index: Any) -> Any:
     return signature, generate
 
 
-prefetch: Callable[[Any, Any], None] = intrinsic(_prefetch)
+prefetch: Callable[[Any, Any], None] = cast(Any, intrinsic(_prefetch))
 """`prefetch(array, index)`: ask for the cache line of `array[index]`; only inside kernels."""

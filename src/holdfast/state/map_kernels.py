@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from holdfast.state.address import address_in, following, make_writable, take_page
-from holdfast.state.compiled import Halves, Hashes, Octets, Words, kernel, prefetch
+from holdfast.state.compiled import Halves, Octets, Words, kernel, prefetch
 from holdfast.state.heap_kernels import equals_value, free_cell, pages_for, store_value
 from holdfast.state.index import (
     INDEX,
@@ -66,8 +66,10 @@ LIVE: Final = 1
 BORN: Final = 2
 STAMP_SHIFT: Final = 8
 LOG: Final = SUPER_WORDS
-BLOCK: Final = 128
-"""Keys that are looked up together: enough to overlap the waits for memory, few enough to stay in the first cache."""
+BLOCK: Final = 256
+"""Keys for which free pages are made sure of at once."""
+AHEAD: Final = 32
+"""Keys between one step of a lookup and the next: as many lines as a core can wait for at a time."""
 
 
 @kernel
@@ -251,55 +253,12 @@ def find_or_insert(
 
 
 @kernel
-def ask_for_lines(
-    words: Words, halves: Halves, super_block: int, hashes: Hashes, first: int, end: int, lines: Words
-) -> None:
-    """Set `lines` to where each row's line of the index is, and ask memory for it."""
-    buckets = words[super_block + INDEX + S_COUNT]
-    mask = mask_of(buckets)
-    table = words[super_block + INDEX + S_TABLE] + TABLE_HEAD
-    for row in range(first, end):
-        bucket = bucket_of_tag(tag_of(np.int64(hashes[np.uint64(row)])), buckets, mask)
-        page = np.int64(halves[np.uint64(table + (bucket >> LINES_SHIFT))])
-        line = (page << PAGE_SHIFT) + (bucket & (LINES - 1)) * LINE_WORDS
-        lines[np.uint64(row - first)] = line
-        prefetch(words, line)
-
-
-@kernel
-def ask_for_records(
-    words: Words, halves: Halves, super_block: int, hashes: Hashes, first: int, end: int, lines: Words, records: Words
-) -> None:
-    """Set `records` to what the lines say, -1 for nothing, and ask memory for these records.
-
-    It is a guess: a tag is half a hash, and a bucket may have more lines.
-    """
-    table = words[super_block + S_TABLE]
-    shift = np.int64(halves[table + T_SHIFT])
-    width = np.int64(halves[table + T_WIDTH])
-    low = (np.int64(1) << shift) - 1
-    table += TABLE_HEAD
-    for row in range(first, end):
-        tag = tag_of(np.int64(hashes[np.uint64(row)]))
-        line = lines[np.uint64(row - first)]
-        found = np.int64(0)
-        for place in range(1, 8):
-            entry = words[np.uint64(line + place)]
-            found = entry if entry >> 32 == tag else found
-        record = (found & LOW_HALF) - 1
-        records[np.uint64(row)] = record
-        place = max(record, 0)
-        page = np.int64(halves[np.uint64(table + (place >> shift))])
-        prefetch(words, (page << PAGE_SHIFT) + (place & low) * width)
-
-
-@kernel
 def locate_records(
     words: Words,
     halves: Halves,
     octets: Octets,
     super_block: int,
-    hashes: Hashes,
+    hashes: Words,
     keys: Words,
     offsets: Words,
     data: Octets,
@@ -309,14 +268,17 @@ def locate_records(
 ) -> int:
     """Find or insert rows from `first` on; return the first row that needs more free pages, or their number.
 
-    A block goes over its rows three times: ask for index lines; read these and ask for records; compare and save. So
-    the waits for memory overlap.
+    A row goes through three steps, `AHEAD` rows apart: ask memory for its line of the index; read the line and ask for
+    the record that it seems to name; compare and save. So waiting and computing overlap. What the first two steps see
+    is only a guess (a tag is half a hash, a bucket may have more lines, a split may come between).
     """
     table = words[super_block + S_TABLE]
     shift = np.int64(halves[table + T_SHIFT])
     width = np.int64(halves[table + T_WIDTH])
     low = (np.int64(1) << shift) - 1
     entries = table + TABLE_HEAD
+    index = super_block + INDEX
+    index_entries = words[index + S_TABLE] + TABLE_HEAD
     wave = words[H_WAVE]
     fixed = words[super_block + S_KEYS]
     variable = words[super_block + S_VARIABLE] != 0
@@ -332,14 +294,36 @@ def locate_records(
         end = block_end(words, halves, super_block, offsets, first, min(first + BLOCK, rows))
         if end == first:
             return first
-        ask_for_lines(words, halves, super_block, hashes, first, end, lines)
-        ask_for_records(words, halves, super_block, hashes, first, end, lines, records)
-        for row in range(first, end):
-            hash_word = np.int64(hashes[np.uint64(row)])
+        buckets = words[index + S_COUNT]
+        mask = mask_of(buckets)
+        for step in range(first, end + 2 * AHEAD):
+            if step < end:
+                bucket = bucket_of_tag(tag_of(hashes[np.uint64(step)]), buckets, mask)
+                page = np.int64(halves[np.uint64(index_entries + (bucket >> LINES_SHIFT))])
+                line = (page << PAGE_SHIFT) + (bucket & (LINES - 1)) * LINE_WORDS
+                lines[np.uint64(step - first)] = line
+                prefetch(words, line)
+            row = step - AHEAD
+            if first <= row < end:
+                tag = tag_of(hashes[np.uint64(row)])
+                line = lines[np.uint64(row - first)]
+                entry = np.int64(0)
+                for place in range(1, 8):
+                    other = words[np.uint64(line + place)]
+                    entry = other if other >> 32 == tag else entry
+                record = (entry & LOW_HALF) - 1
+                records[np.uint64(row)] = record
+                known = max(record, np.int64(0))
+                page = np.int64(halves[np.uint64(entries + (known >> shift))])
+                prefetch(words, (page << PAGE_SHIFT) + (known & low) * width)
+            row = step - 2 * AHEAD
+            if row < first:
+                continue
+            hash_word = hashes[np.uint64(row)]
             record = records[np.uint64(row)]
-            place = max(record, 0)
-            page = np.int64(halves[np.uint64(entries + (place >> shift))])
-            start = (page << PAGE_SHIFT) + (place & low) * width
+            known = max(record, np.int64(0))
+            page = np.int64(halves[np.uint64(entries + (known >> shift))])
+            start = (page << PAGE_SHIFT) + (known & low) * width
             found = record >= 0 and words[np.uint64(start + 1)] == hash_word
             if found:
                 for word in range(fixed):
@@ -359,9 +343,9 @@ def locate_records(
             # What `save_record` does, written out: as a call it took as long as all the rest.
             if words[np.uint64(start)] >> STAMP_SHIFT == wave:
                 continue
-            entry = entries + (record >> shift)
-            if words[np.uint64(stamps + halves[np.uint64(entry)])] != wave:
-                make_writable(words, halves, octets, entry)
+            place = entries + (record >> shift)
+            if words[np.uint64(stamps + halves[np.uint64(place)])] != wave:
+                make_writable(words, halves, octets, place)
                 start = address_in(halves, table, record)
             number = words[log + S_LOGGED]
             if number >> log_shift >= words[log + S_PAGES]:
@@ -383,7 +367,7 @@ def find_records(
     halves: Halves,
     octets: Octets,
     super_block: int,
-    hashes: Hashes,
+    hashes: Words,
     keys: Words,
     offsets: Words,
     data: Octets,
@@ -391,7 +375,7 @@ def find_records(
 ) -> None:
     """Find rows without changing anything; -1 for a key that is not there."""
     for row in range(len(records)):
-        hash_word = np.int64(hashes[row])
+        hash_word = hashes[row]
         records[row] = find_record(words, halves, octets, super_block, hash_word, keys, row, offsets, data)
 
 

@@ -96,7 +96,7 @@ class Snapshot:
         changed = [stamps > since for stamps in self._stamps]
         for (_, table), is_changed in zip(self._tables, changed, strict=True):
             self._held[table[~is_changed]] = 0
-        octets = memoryview(self._octets)
+        octets = self._octets.data
         for (number, table), is_changed in zip(self._tables, changed, strict=True):
             for logical in np.flatnonzero(is_changed).tolist():
                 physical = int(table[logical])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast import plan
+from holdfast.model import NO_WATERMARK
 from holdfast.operators.stage import UnitOperator, UnitOutput, layout_of
 from holdfast.operators.types import arrow_type, spark_type
 from holdfast.operators.union import InputRows
@@ -123,8 +124,6 @@ def stamped(
     batch: pa.RecordBatch, bucket: int, event_time: str | None = None, shard: int = 0, within_us: int = 0
 ) -> InputRows:
     """Return a frame that arrived in a bucket."""
-    from holdfast.model import NO_WATERMARK
-
     highest = NO_WATERMARK
     if event_time is not None:
         seen = [value for value in batch.column(event_time).cast(pa.int64()).to_pylist() if value is not None]
@@ -134,6 +133,3 @@ def stamped(
 
 def aggregate(name: str, function: str, argument: plan.Expression | None, type_: str, **options: Any) -> plan.Aggregate:
     return plan.Aggregate(name, function, argument, type_, **options)
-
-
-Grouping = Callable[[int], int]

@@ -10,7 +10,10 @@ from hypothesis import strategies as st
 from holdfast.errors import UnsupportedQuery
 from holdfast.operators.types import arrow_type, spark_type
 
-ATOMS = "boolean tinyint smallint int bigint float double string binary date timestamp timestamp_ntz void".split()
+ATOMS = [
+    *("boolean", "tinyint", "smallint", "int", "bigint", "float", "double", "string", "binary"),
+    *("date", "timestamp", "timestamp_ntz", "void"),
+]
 names = st.text(st.sampled_from("ab:,<>`( )日"), min_size=1, max_size=6)
 types = st.recursive(
     st.sampled_from([*(arrow_type(atom) for atom in ATOMS), pa.decimal128(38, 18), pa.decimal128(1, 0)]),

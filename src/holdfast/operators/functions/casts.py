@@ -36,9 +36,7 @@ _EXACT_DIGITS: Final = 15
 _WHOLE: Final = r"\A[+-]?[0-9]+\z"
 _FRACTION: Final = r"\A[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\z"
 _FLOAT: Final = r"(?i)\A[+-]?(([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?[df]?|inf|infinity|nan)\z"
-_DATE: Final = (
-    r"\A(?P<sign>[+-]?)(?P<year>[0-9]{4,7})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})(?:[ T].*)?)?)?\z"
-)
+_DATE: Final = r"\A(?P<sign>[+-]?)(?P<year>[0-9]{4,7})(?:-(?P<month>[0-9]{1,2})(?:-(?P<day>[0-9]{1,2})(?:[ T].*)?)?)?\z"
 _BLANKS: Final = "".join(map(chr, range(33))) + "\x7f"
 _TRUE: Final = pa.array(["t", "true", "y", "yes", "1"])
 _FALSE: Final = pa.array(["f", "false", "n", "no", "0"])

@@ -1,0 +1,76 @@
+"""Delete what nobody needs any more of the streams that a node writes.
+
+Guarantees:
+    * Nothing is deleted that a unit's replay, a sink, a named consumer or the time to retain needs; what goes is taken out of
+      the journal first.
+    * Whatever became of the journal is told, even where a file could not be deleted afterwards: a node that did not know
+      of it would order work on frames that are gone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import Future
+from typing import Protocol
+
+from holdfast.connect.lease import leases
+from holdfast.log.ledger import Ledger
+from holdfast.log.reconcile import segment_paths
+from holdfast.log.retention import Decision, Need, decide
+from holdfast.log.rewrite import rewrite
+from holdfast.model import FIRST_BUCKET, JournalItem
+from holdfast.ports import Store
+
+
+class Journal(Protocol):
+    """What trimming needs of a `StreamLog`."""
+
+    @property
+    def names(self) -> list[str]: ...
+    @property
+    def ledger(self) -> Ledger: ...
+    def commit(self, items: Sequence[JournalItem]) -> Future[int]: ...
+
+
+class StreamTrimmer:
+    """Trims the streams of one journal. For one thread."""
+
+    def __init__(self, store: Store, journal: Journal, retain_buckets: int, told: Callable[[list[JournalItem]], None]) -> None:
+        self._store = store
+        self._journal = journal
+        self._retain_buckets = retain_buckets
+        self._told = told
+
+    def trim(self, keep_from: dict[str, int], now_us: int) -> None:
+        """Drop the rows of each stream below its bucket, as far as nobody else needs them."""
+        own = {stream: bucket for stream, bucket in keep_from.items() if stream in self._journal.names}
+        needs = {stream: self._needs(stream, bucket, now_us) for stream, bucket in own.items()}
+        needs = {stream: wanted for stream, wanted in needs.items() if min(n.bucket for n in wanted) > FIRST_BUCKET}
+        sizes = {stream: self._sizes(stream) for stream in needs}
+        for decision in decide(self._journal.ledger, needs, sizes):
+            self._carry_out(decision)
+
+    def _carry_out(self, decision: Decision) -> None:
+        if decision.trimmed is not None:
+            self._commit([decision.trimmed])
+        for path in decision.delete:
+            self._store.delete(path)
+        if decision.rewrite:
+            self._commit(rewrite(self._store, self._journal.ledger, decision.stream, decision.rewrite).moved)
+
+    def _commit(self, items: Collection[JournalItem]) -> None:
+        """Make items part of the journal, then tell of them."""
+        if items:
+            self._journal.commit(list(items)).result()
+            self._told(list(items))
+
+    def _needs(self, stream: str, bucket: int, now_us: int) -> list[Need]:
+        """Return who needs the stream from where on, the time to retain among them."""
+        complete = self._journal.ledger.stream_bucket_end(stream)
+        kept = FIRST_BUCKET if complete is None else complete - self._retain_buckets
+        needs = [Need("the pipeline", bucket), Need("the time to retain", kept)]
+        needs += [Need(f"consumer {held.name}", held.bucket) for held in leases(self._store, stream) if held.holds(now_us)]
+        return needs
+
+    def _sizes(self, stream: str) -> dict[str, int]:
+        return {path: self._store.size(path) for path in segment_paths(self._store, stream)}
