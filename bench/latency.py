@@ -22,13 +22,9 @@ PROCESS_EXTRA_S: Final = 90.0
 
 def runs_of(work: Path, rate: int, quick: bool) -> dict[str, tuple[str, dict[str, Any]]]:
     """Return (function, options) of every run at one rate, by name."""
-    common: dict[str, Any] = {
-        "work": str(work),
-        "tuples_per_second": rate,
-        "batches_per_second": BATCHES_PER_SECOND,
-        "keys": KEYS,
-    }
-    common |= {"seconds": 4.0, "warm_up_s": 6.0} if quick else {"seconds": 20.0, "warm_up_s": 15.0}
+    rhythm = {"tuples_per_second": rate, "batches_per_second": BATCHES_PER_SECOND, "keys": KEYS}
+    common: dict[str, Any] = {"work": str(work), "rhythm": rhythm}
+    common |= {"seconds": 5.0, "warm_up_s": 5.0} if quick else {"seconds": 20.0, "warm_up_s": 15.0}
     runs: dict[str, tuple[str, dict[str, Any]]] = {
         name_of_peer(rate): ("bench.peers.latency:run", {**common, "file_format": "parquet"})
     }

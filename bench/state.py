@@ -20,7 +20,7 @@ from holdfast.state import Identity, RecordLayout, StateLayout, UnitState, addre
 from holdfast.state.compiled import prefetch
 
 TUPLES = 1_000_000
-CHUNK = 16_384
+CHUNK = 4_096
 """Tuples that are located and then changed: their records are still in the second cache when the change comes."""
 VALUES = 4
 ROW_WORDS = 8
@@ -29,7 +29,7 @@ Words = npt.NDArray[np.int64]
 Hashes = npt.NDArray[np.uint64]
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def update_paged(
     words: Words, table: npt.NDArray[np.int32], first: int, records: Words, is_new: npt.NDArray[np.uint8], values: Words
 ) -> None:
@@ -48,7 +48,7 @@ def update_paged(
         words[start + 3] = max(words[start + 3], value)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def update_flat(flat: Words, mask: int, hashes: Hashes, keys: Words, values: Words) -> None:
     """Fold each tuple into its row of an open-addressing table: used, key, count, sum, min, max."""
     for row in range(len(keys)):
@@ -68,7 +68,7 @@ def update_flat(flat: Words, mask: int, hashes: Hashes, keys: Words, values: Wor
         flat[place, 5] = max(flat[place, 5], value)
 
 
-@njit(cache=True, nogil=True)  # type: ignore[untyped-decorator]
+@njit(cache=True, nogil=True)
 def update_flat_ahead(flat: Words, mask: int, hashes: Hashes, keys: Words, values: Words) -> None:
     """Do the same as `update_flat`, and ask for each row 16 tuples ahead."""
     for row in range(len(keys)):

@@ -12,7 +12,7 @@ SALE = "item string, price double, sold_at timestamp"
 spark = hf.session("retail")
 pipeline = hf.Pipeline("retail", store="retail-store", bucket="200 milliseconds")
 north = pipeline.source("north", SALE)
-south = pipeline.source("south", hf.files("retail-store/south", format="parquet", schema=SALE))
+south = pipeline.source("south", hf.files("in/south", format="parquet", schema=SALE))
 averages = (
     north.unionByName(south)
     .withWatermark("sold_at", "2 seconds")
@@ -21,7 +21,7 @@ averages = (
     .named("averages")
     .protect(checkpoint=hf.snapshot(every="10 seconds"))
 )
-averages.to(hf.parquet("retail-store/averages"))
+averages.to(hf.parquet("out/averages"))
 
 if __name__ == "__main__":
     pipeline.run()

@@ -1,6 +1,6 @@
 """Two shops that sell for a minute; Spark is not needed. `north` sends rows, `south` drops Parquet files into a folder.
 
-    python examples/send.py [STORE] [SECONDS]
+    python examples/send.py [SECONDS]
 
 What `send` has returned from is durable, whether the pipeline runs or not.
 """
@@ -34,11 +34,11 @@ def drop(folder: Path, number: int) -> None:
     unfinished.rename(folder / f"{time.time_ns()}.parquet")
 
 
-def main(store: str = "retail-store", seconds: str = "60") -> None:
-    folder = Path(store) / "south"
+def main(seconds: str = "60") -> None:
+    folder = Path("in/south")
     folder.mkdir(parents=True, exist_ok=True)
     # The pipeline may be started after this program: the producer waits for it.
-    with hf.Producer(store, "north", wait="10 minutes") as north:
+    with hf.Producer("retail-store", "north", wait="10 minutes") as north:
         end = time.monotonic() + float(seconds)
         for number in itertools.count():
             sent = north.send(sales(20))

@@ -1,15 +1,13 @@
 """Print each average as soon as it is final; Spark is not needed. Run it again, and it goes on where it was.
 
-    python examples/watch.py [STORE]
+    python examples/watch.py
 """
-
-import sys
 
 import holdfast as hf
 
 
-def main(store: str = "retail-store") -> None:
-    with hf.Consumer(store, "averages", name="watcher", wait="10 minutes") as averages:
+def main() -> None:
+    with hf.Consumer("retail-store", "averages", name="watcher", wait="10 minutes") as averages:
         for table in averages:
             for row in table.to_pylist():
                 window = f"{row['window']['start']:%H:%M:%S} to {row['window']['end']:%H:%M:%S}"
@@ -19,4 +17,4 @@ def main(store: str = "retail-store") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

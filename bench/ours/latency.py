@@ -2,7 +2,6 @@
 
 Invariants:
     * A tuple's result is seen when the consumer's own process holds its row, after the row is committed and durable.
-    * Tuples sent before the pipeline was warm are not counted.
 """
 
 from __future__ import annotations
@@ -13,9 +12,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import process
-from bench.peers.latency import LAST_BATCH_LIMIT_S, Arrivals, percentiles_ms
+from bench.arrivals import Arrivals, count_while_sending
 from bench.peers.session import CORES
-from bench.sender import SPARK_SCHEMA, now_us
+from bench.sender import SPARK_SCHEMA
 from bench.supervisor import Supervisor, lines_of, mark
 
 START_LIMIT_S: Final = 40.0
@@ -35,16 +34,8 @@ def serve(store: str, bucket: str, marks: str) -> None:
     running.awaitTermination()
 
 
-def run(
-    work: str,
-    bucket: str,
-    tuples_per_second: int,
-    batches_per_second: int,
-    keys: int,
-    seconds: float,
-    warm_up_s: float,
-) -> dict[str, Any]:
-    """Send for `seconds` after a warm-up; return the latencies' percentiles, in ms."""
+def run(work: str, bucket: str, rhythm: dict[str, int], seconds: float, warm_up_s: float) -> dict[str, Any]:
+    """Return the percentiles of the latencies of `seconds`, in ms."""
     folder = Path(work, f"latency-{time.time_ns()}")
     folder.mkdir(parents=True)
     store, marks = str(folder / "store"), folder / "marks"
@@ -57,18 +48,11 @@ def run(
         wait_until_marked(supervisor, marks)
         arrivals = Arrivals()
         threading.Thread(target=consume, args=(store, arrivals), daemon=True).start()
-        counted_from_us = now_us() + int(warm_up_s * 1e6)
-        options: dict[str, Any] = {
-            "tuples_per_second": tuples_per_second,
-            "batches_per_second": batches_per_second,
-            "keys": keys,
-        }
-        options |= {"store": store, "stream": "tuples", "seconds": seconds + warm_up_s}
-        sent = process.run("bench.sender:send_to_stream", options, seconds + warm_up_s + 20)
-        arrivals.wait_until_tuples(sent.get("tuples_sent", 0), LAST_BATCH_LIMIT_S)
+        options = {**rhythm, "store": store, "stream": "tuples"}
+        figures = count_while_sending(arrivals, "bench.sender:send_to_stream", options, folder, warm_up_s, seconds)
     finally:
         supervisor.stop()
-    return percentiles_ms(*arrivals.since(counted_from_us)) | {"sender": sent, "bucket": bucket}
+    return figures | {"bucket": bucket}
 
 
 def consume(store: str, arrivals: Arrivals) -> None:

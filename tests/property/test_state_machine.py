@@ -8,9 +8,9 @@ import tempfile
 import hypothesis.strategies as st
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from tests.unit.state.driver import IDENTITY, LAYOUT, Model, contents, crash, create, pop, reopen, update
 
 from holdfast.state import Snapshot, UnitState
-from tests.unit.state.driver import IDENTITY, LAYOUT, Model, contents, crash, create, pop, reopen, update
 
 KEYS = [(number, text) for number in range(6) for text in (b"", b"a", b"wide" * 9)]
 KEYS += [(number, b"") for number in range(6, 400)]

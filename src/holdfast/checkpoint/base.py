@@ -1,8 +1,8 @@
 """What the next snapshot of a state file may build on, noted in a small file beside it.
 
 Invariants:
-    * A note holds for one state file, not for its path: it carries the file's inode number, which no other file can have
-      while the one that was written from is open. So a late writer's note says nothing about the file that took its place.
+    * A note holds for one state file, not for its path: it carries the file's inode number, which no other file can
+      have while that one is open. So a late writer's note says nothing about the file that took its place.
     * `forget_base` comes before a new state file takes a path: a file without a note is written whole.
     * The note is lost when the memory that the state is in is lost.
 """
@@ -22,7 +22,7 @@ def life_of(state: UnitState) -> int:
 
 
 def base_of(state_path: str, life: int) -> str | None:
-    """Return the snapshot that holds all pages of this state file but those that changed since; None if there is none."""
+    """Return the snapshot that has all pages of this state file but those that changed since; None without one."""
     try:
         with open(_note(state_path), encoding="utf-8") as file:
             noted, _, path = file.read().partition(" ")

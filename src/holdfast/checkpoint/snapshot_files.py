@@ -1,12 +1,12 @@
 """Snapshots on the store: page files, and manifests that say which pages make up a unit's state.
 
     snapshots/<stage>/<shard>/b<bucket>-<generation>-<wave>/pages      changed pages, one after the other
-    snapshots/<stage>/<shard>/b<bucket>-<generation>-<wave>/manifest   every page of the state: which file, where, its CRC
+    snapshots/<stage>/<shard>/b<bucket>-<generation>-<wave>/manifest   every page: which file, where, its CRC
 
 Invariants:
     * A manifest is written last, durably and once: what has no manifest is no snapshot.
-    * A manifest names every page of the state. Unchanged pages stay in the files of earlier snapshots, so no chain has to
-      be followed; a file goes when no kept manifest names it.
+    * A manifest names every page of the state. Unchanged pages stay in the files of earlier snapshots, so no chain has
+      to be followed; a file goes when no kept manifest names it.
     * A page whose CRC does not match is never used: `SnapshotCorrupt` names it.
 """
 
@@ -85,8 +85,9 @@ def read_pages(store: Store, path: str, manifest: Manifest) -> Iterator[tuple[in
         found = checksum_of(data)
         if found != expected or data.nbytes != PAGE_BYTES:
             raise SnapshotCorrupt(
-                f"snapshot {path}: page {logical} of set {number}, at {offset} in {name}, has {data.nbytes} bytes with CRC "
-                f"{found:08x}, expected {PAGE_BYTES} with {expected:08x}; an older snapshot and more replay will serve"
+                f"snapshot {path}: page {logical} of set {number}, at {offset} in {name}, has {data.nbytes} bytes with "
+                f"CRC {found:08x}, expected {PAGE_BYTES} with {expected:08x}; an older snapshot and more replay "
+                "will serve"
             )
         yield number, logical, data
 
@@ -141,7 +142,7 @@ def _usable_base(store: Store, base: str | None, head: SnapshotHead) -> Manifest
 def _write_pages(
     store: Store, name: str, pages: Iterable[SnapshotPage], before_write: Callable[[], None]
 ) -> PagePlaces:
-    """Append the pages to a new file, make the file durable, and return where each is. Without pages there is no file."""
+    """Append the pages to a new file, durably, and return where each is. Without pages there is no file."""
     sets: list[int] = []
     logical: list[int] = []
     checksums: list[int] = []

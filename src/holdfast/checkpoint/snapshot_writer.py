@@ -2,8 +2,8 @@
 
 Guarantees:
     * The unit goes on while its pages are written; only `prepare` stops it (SGuard, section 3, steps 2 and 3).
-    * A snapshot that cannot be written is given up: it has no manifest, its pages are deleted, the node stops asking for
-      it, and the one before it serves.
+    * A snapshot that cannot be written is given up: it has no manifest, its pages are deleted, the node stops asking
+      for it, and the one before it serves.
     * However the writing ends, the snapshot's pages are let go.
 """
 

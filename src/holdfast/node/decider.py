@@ -495,11 +495,11 @@ class NodeDecider:
             return
         if not here.bumped:
             here.bumped = True
-            reached = [intake.bucket_reached for intake in here.intakes.values()]
-            last = max((bucket for bucket in reached if bucket is not None), default=None)
-            for intake in here.intakes.values() if last is not None else []:
+            found = [intake.bucket_reached for intake in here.intakes.values()]
+            reached = [bucket for bucket in found if bucket is not None]
+            for intake in here.intakes.values() if reached else ():
                 # One bucket for the last rows to be complete, and an empty one in which every window closes.
-                self._commit(intake.finish(last + 2))
+                self._commit(intake.finish(max(reached) + 2))
             return
         if any(isinstance(item, Ended) for ticket in here.tickets.values() for item in ticket.items):
             return

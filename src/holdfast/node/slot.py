@@ -1,25 +1,21 @@
 """What runs inside a task: an order carried out, piece by piece, with one sync at its end.
 
 Guarantees:
-    * Every piece of work gets one result. What is in a result is durable; after a failed sync nothing of the order is in one.
+    * Every piece of work gets one result. What is in a result is durable; after a failed sync nothing of the order is
+      in one. What a failed piece of work appended is named by no result, and does not harm the others.
     * A unit's state is locked for as long as its wave runs, here or in another process of this host.
     * No pyspark: the same code runs in a Spark task, in the simulator's processes and in a test.
 """
 
 from __future__ import annotations
 
-import os
+import errno
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from typing import Any
-
-import msgspec
+from typing import Final
 
 from holdfast.errors import HoldfastError, Retryable
 from holdfast.errors import StateAbsent as StateAbsentError
-from holdfast.log.segment import SegmentWriter, segment_folder
-from holdfast.log.store import open_store
 from holdfast.node.messages import (
     AttachWork,
     DeliverWork,
@@ -32,57 +28,22 @@ from holdfast.node.messages import (
     StateAbsent,
     Work,
 )
-from holdfast.plan import Topology
+from holdfast.node.slot_context import SlotContext, SlotSetup
 from holdfast.ports import Store
 
+__all__ = ["Slot", "SlotContext", "SlotSetup", "warm"]
 
-class SlotSetup(msgspec.Struct, frozen=True):
-    """What a slot has to know before its first order. `functions` are the user's own, by number."""
-
-    pipeline_id: str
-    store_url: str
-    topology: bytes
-    state_folder: str
-    functions: Sequence[Callable[..., Any]] = ()
-
-
-class SlotContext:
-    """What the works of one slot share: the store, the topology, the segments being written."""
-
-    def __init__(self, setup: SlotSetup, node: str, store: Store | None = None) -> None:
-        self.setup = setup
-        self.node = node
-        self.store = store if store is not None else open_store(setup.store_url)
-        self.topology = msgspec.json.decode(setup.topology, type=Topology)
-        self.stages = {stage.name: stage for stage in self.topology.stages}
-        self.sources = {source.name: source for source in self.topology.sources}
-        self.sinks = {sink.name: sink for sink in self.topology.sinks}
-        self._writers: dict[str, SegmentWriter] = {}
-
-    def writer(self, stream: str) -> SegmentWriter:
-        """Return this process's segment of a stream. No other process ever appends to it."""
-        writer = self._writers.get(stream)
-        if writer is None:
-            folder = segment_folder(stream, self.node, f"{os.uname().nodename}-{os.getpid()}", time.time_ns())
-            writer = self._writers[stream] = SegmentWriter(self.store, folder)
-        return writer
-
-    def sync(self) -> None:
-        """Make every frame durable that was appended since the last time."""
-        for writer in self._writers.values():
-            writer.sync()
-
-    def forget_writers(self) -> None:
-        """After a failure: what was appended and not synced is nobody's, and the next frames go to new segments."""
-        writers, self._writers = list(self._writers.values()), {}
-        for writer in writers:
-            writer.close()
+_PASSING: Final = frozenset(
+    {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ESTALE}
+)
+"""What the operating system says when the same call may succeed later."""
 
 
 class Slot:
     """Carries out orders, one at a time."""
 
     def __init__(self, setup: SlotSetup, node: str, store: Store | None = None) -> None:
+        # Not at import: the node's own process knows slots by their setup alone, and starts without kernels.
         from holdfast.node.slot_edges import deliver, ingest
         from holdfast.node.slot_units import SlotUnits
 
@@ -100,12 +61,13 @@ class Slot:
         started = time.perf_counter()
         try:
             self.context.sync()
-        except HoldfastError as error:
+        except (HoldfastError, OSError) as error:
             self.context.forget_writers()
             return [_failed(number, error) for number in range(len(order.works))]
         return [_with_seconds(result, "sync", time.perf_counter() - started) for result in results]
 
     def close(self) -> None:
+        """Let go of states and segments; a snapshot that is being written is given up."""
         self.units.close()
         self.context.forget_writers()
 
@@ -114,15 +76,13 @@ class Slot:
             return self._perform(work)
         except StateAbsentError as error:
             assert isinstance(work, ProcessWork | AttachWork), "only work on units needs state"
-            stage, shard = self.units.absent(work)
+            stage, shard = self.units.let_go()
             return StateAbsent(stage, shard, str(error))
-        except HoldfastError as error:
-            if isinstance(error, Retryable):
-                self.context.forget_writers()
-            return _failed(number, error)
         except FileNotFoundError as error:
             # A frame that was moved to another segment after the order was written: the next order names the new place.
             return Failed(number, "StoreUnavailable", f"a file of the store is gone: {error}", retry=True)
+        except (HoldfastError, OSError) as error:
+            return _failed(number, error)
         except Exception:
             return Failed(number, "PipelineFailed", traceback.format_exc(), retry=False)
 
@@ -138,8 +98,12 @@ class Slot:
                 return self._deliver(self.context, work)
 
 
-def _failed(number: int, error: HoldfastError) -> Failed:
-    return Failed(number, type(error).__name__, str(error), isinstance(error, Retryable))
+def _failed(number: int, error: HoldfastError | OSError) -> Failed:
+    if isinstance(error, HoldfastError):
+        return Failed(number, type(error).__name__, str(error), isinstance(error, Retryable))
+    if error.errno in _PASSING:
+        return Failed(number, "StoreUnavailable", f"{error}; nothing that was committed is lost", retry=True)
+    return Failed(number, "PipelineFailed", "".join(traceback.format_exception(error)), retry=False)
 
 
 def _with_seconds(result: Result, phase: str, seconds: float) -> Result:
@@ -151,7 +115,9 @@ def _with_seconds(result: Result, phase: str, seconds: float) -> Result:
 
 def warm() -> None:
     """Import everything a wave needs, and load its kernels."""
-    import holdfast.node.slot_edges  # noqa: F401
-    from holdfast.node.slot_units import warm as warm_units
+    # The operators' kernels have their signatures written down: importing them has loaded them.
+    import holdfast.node.slot_edges
+    import holdfast.node.slot_units  # noqa: F401
+    from holdfast.state import warm as warm_state
 
-    warm_units()
+    warm_state()

@@ -1,13 +1,14 @@
 """A slot's work at the edges: a piece of a file into a stream, buckets of a stream out to a sink.
 
 Guarantees:
-    * A chunk's rows are in shard order in one frame per batch, with the offsets in its header: a unit reads its own rows.
+    * A chunk's rows are in one frame, in shard order, with the offsets in its header: a unit reads its own rows.
     * A sink's file has the name that the journal gave it, whoever writes it and how often.
 """
 
 from __future__ import annotations
 
 import time
+
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +20,7 @@ from holdfast.log.frame import FrameHeader
 from holdfast.model import MANY_SHARDS, NO_BUCKET, NO_WATERMARK, FrameKind, Published, bucket_of
 from holdfast.node.messages import Delivered, DeliverWork, Ingested, IngestWork
 from holdfast.node.ranges import rows_in_order
-from holdfast.node.slot import SlotContext
+from holdfast.node.slot_context import SlotContext
 from holdfast.operators.bucket_table import bucket_table, microseconds
 from holdfast.operators.sharding import sort_by_shard
 from holdfast.plan import ParquetSink, Source
@@ -96,9 +97,7 @@ def _append_rows(
     started = time.perf_counter()
     ref = context.writer(source.name).append(header, sharded)
     seconds["write"] = time.perf_counter() - started
-    frame = Published(
-        source.name, MANY_SHARDS, bucket_start, bucket_end, batch.num_rows, ref, event_time_max_us=newest
-    )
+    frame = Published(source.name, MANY_SHARDS, bucket_start, bucket_end, batch.num_rows, ref, event_time_max_us=newest)
     return frame, times
 
 

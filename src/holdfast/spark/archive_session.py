@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 
 def exercise() -> None:
     """Run what a node runs at its start: a session, an analysed query, jobs over a standing RDD with an accumulator."""
@@ -12,7 +14,12 @@ def exercise() -> None:
     spark = session("holdfast-class-archive", **{"spark.master": "local[1]"})
     context = spark.sparkContext
     total = context.accumulator(0)
-    standing = context.parallelize([0], 1).mapPartitions(lambda rows: [total.add(len(list(rows)))])
+
+    def work(rows: Iterable[int]) -> Iterator[int]:
+        total.add(len(list(rows)))
+        return iter(())
+
+    standing = context.parallelize([0], 1).mapPartitions(work)
     for number in range(3):
         context.setLocalProperty("holdfast.order", str(number))
         standing._jrdd.countAsync().get()

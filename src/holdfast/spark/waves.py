@@ -103,7 +103,7 @@ class Waves:
         context = self._context
         if context._jsc.sc().isLocal():
             return context.parallelize([0], 1)
-        from pyspark.rdd import RDD
+        from pyspark import RDD
 
         assert context._jvm is not None
         location = f"executor_{place.host}_{place.executor}"

@@ -35,7 +35,7 @@ from holdfast.state.layout import (
 def address(table: Halves, record: int) -> int:
     """Return the index in `words` (and `reals`) of the first word of a record."""
     shift = table[T_SHIFT]
-    page = np.int64(table[TABLE_HEAD + (record >> shift)])
+    page = table[np.uint64(TABLE_HEAD + (record >> shift))]
     return (page << PAGE_SHIFT) + (record & ((1 << shift) - 1)) * table[T_WIDTH]
 
 
@@ -46,7 +46,7 @@ def address_in(halves: Halves, table: int, record: int) -> int:
     A slice is counted as a reference, by an instruction that locks the bus; measured, it doubled the time of a lookup.
     """
     shift = halves[table + T_SHIFT]
-    page = np.int64(halves[table + TABLE_HEAD + (record >> shift)])
+    page = halves[np.uint64(table + TABLE_HEAD + (record >> shift))]
     return (page << PAGE_SHIFT) + (record & ((1 << shift) - 1)) * halves[table + T_WIDTH]
 
 

@@ -106,7 +106,9 @@ class HashMap:
         self._check(hashes, keys, offsets)
         records = np.empty(len(hashes), np.int64)
         file = self._wave.file
-        find_records(file.words, file.halves, file.octets, self._set.super, hashes.view(np.int64), keys, offsets, data, records)
+        find_records(
+            file.words, file.halves, file.octets, self._set.super, hashes.view(np.int64), keys, offsets, data, records
+        )
         return records
 
     def touch(self, records: Words) -> None:

@@ -68,7 +68,7 @@ STAMP_SHIFT: Final = 8
 LOG: Final = SUPER_WORDS
 BLOCK: Final = 256
 """Keys for which free pages are made sure of at once."""
-AHEAD: Final = 32
+AHEAD: Final = 16
 """Keys between one step of a lookup and the next: as many lines as a core can wait for at a time."""
 
 
@@ -273,9 +273,9 @@ def locate_records(
     is only a guess (a tag is half a hash, a bucket may have more lines, a split may come between).
     """
     table = words[super_block + S_TABLE]
-    shift = np.int64(halves[table + T_SHIFT])
-    width = np.int64(halves[table + T_WIDTH])
-    low = (np.int64(1) << shift) - 1
+    shift = halves[table + T_SHIFT]
+    width = halves[table + T_WIDTH]
+    low = (1 << shift) - 1
     entries = table + TABLE_HEAD
     index = super_block + INDEX
     index_entries = words[index + S_TABLE] + TABLE_HEAD
@@ -287,7 +287,7 @@ def locate_records(
     stamps = words[H_STAMP_BASE]
     log = super_block + LOG
     log_table = words[log + S_TABLE]
-    log_shift = np.int64(halves[log_table + T_SHIFT])
+    log_shift = halves[log_table + T_SHIFT]
     lines = np.empty(BLOCK, np.int64)
     rows = len(records)
     while first < rows:
@@ -299,7 +299,7 @@ def locate_records(
         for step in range(first, end + 2 * AHEAD):
             if step < end:
                 bucket = bucket_of_tag(tag_of(hashes[np.uint64(step)]), buckets, mask)
-                page = np.int64(halves[np.uint64(index_entries + (bucket >> LINES_SHIFT))])
+                page = halves[np.uint64(index_entries + (bucket >> LINES_SHIFT))]
                 line = (page << PAGE_SHIFT) + (bucket & (LINES - 1)) * LINE_WORDS
                 lines[np.uint64(step - first)] = line
                 prefetch(words, line)
@@ -307,22 +307,22 @@ def locate_records(
             if first <= row < end:
                 tag = tag_of(hashes[np.uint64(row)])
                 line = lines[np.uint64(row - first)]
-                entry = np.int64(0)
+                entry = 0
                 for place in range(1, 8):
                     other = words[np.uint64(line + place)]
                     entry = other if other >> 32 == tag else entry
                 record = (entry & LOW_HALF) - 1
                 records[np.uint64(row)] = record
-                known = max(record, np.int64(0))
-                page = np.int64(halves[np.uint64(entries + (known >> shift))])
+                known = max(record, 0)
+                page = halves[np.uint64(entries + (known >> shift))]
                 prefetch(words, (page << PAGE_SHIFT) + (known & low) * width)
             row = step - 2 * AHEAD
             if row < first:
                 continue
             hash_word = hashes[np.uint64(row)]
             record = records[np.uint64(row)]
-            known = max(record, np.int64(0))
-            page = np.int64(halves[np.uint64(entries + (known >> shift))])
+            known = max(record, 0)
+            page = halves[np.uint64(entries + (known >> shift))]
             start = (page << PAGE_SHIFT) + (known & low) * width
             found = record >= 0 and words[np.uint64(start + 1)] == hash_word
             if found:
@@ -334,10 +334,9 @@ def locate_records(
                     found = has_key(words, halves, octets, super_block, start, hash_word, keys, row, offsets, data)
             is_new[np.uint64(row)] = 0
             if not found:
-                record = find_or_insert(words, halves, octets, super_block, hash_word, keys, row, offsets, data)
-                if record < 0:
-                    record = ~record
-                    is_new[row] = 1
+                answer = find_or_insert(words, halves, octets, super_block, hash_word, keys, row, offsets, data)
+                is_new[row] = 1 if answer < 0 else 0
+                record = ~answer if answer < 0 else answer
                 records[row] = record
                 start = address_in(halves, table, record)
             # What `save_record` does, written out: as a call it took as long as all the rest.

@@ -233,7 +233,7 @@ class NodeProcess(Process):
             elif isinstance(error, StoreUnavailable):
                 self.put(events.CommitFailed(ticket, str(error)))
             elif isinstance(error, CommitRefused):
-                self.world.violated(f"{self.name}: {error}")
+                self.later(0, lambda: self.world.violated(f"{self.name}: {error}"))
             else:
                 self.later(0, lambda: self.die(f"fenced: {error}"))
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from bench import compare, measure, process
+from bench.arrivals import Arrivals, percentiles_ms
 from bench.peers import windows
-from bench.peers.latency import Arrivals, percentiles_ms
 from bench.supervisor import lines_of, shares_ms
 
 
@@ -59,17 +59,21 @@ def test_turns_begin_with_another_side_each_round() -> None:
     assert compare.median_of([{"failed": "why"}], "value") is None
 
 
-def test_latencies_count_only_tuples_sent_after_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_latencies_count_every_tuple_sent_in_the_counted_time_and_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([1_000, 5_000])
-    monkeypatch.setattr("bench.peers.latency.now_us", lambda: next(times))
+    monkeypatch.setattr("bench.arrivals.now_us", lambda: next(times))
     arrivals = Arrivals()
     arrivals.add(np.array([0, 100]))
-    arrivals.add(np.array([2_000, 4_000]))
-    latency_us, seen = arrivals.since(2_000)
+    arrivals.add(np.array([2_000, 4_000, 4_500]))
+    latency_us = arrivals.latencies_us(2_000, 4_500)
     assert sorted(latency_us.tolist()) == [1_000, 3_000]
-    assert seen == 4
-    assert percentiles_ms(latency_us, seen)["p50_ms"] == 2.0
-    assert arrivals.wait_until_tuples(4, 0)
+    assert percentiles_ms(latency_us)["p50_ms"] == 2.0
+    assert arrivals.wait_until_sent_at(4_500, 0)
+    assert not arrivals.wait_until_sent_at(4_501, 0)
+
+
+def test_a_side_without_results_has_failed() -> None:
+    assert "no tuple" in percentiles_ms(Arrivals().latencies_us(0, 10))["failed"]
 
 
 def test_the_shares_of_a_restart_add_up_to_it(tmp_path: Path) -> None:

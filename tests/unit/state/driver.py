@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import zlib
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def contents(state: UnitState, keys: list[Key]) -> Model:
     found = records[there]
     words = [groups.read(found, groups.first_value + word).tolist() for word in range(5)]
     offsets, data = state.heap.gather(np.array(words[TEXT + 1], np.int64), np.array(words[TEXT], np.int64))
-    texts = [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)]
+    texts = [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)]
     names = [key for key, is_there in zip(keys, there, strict=True) if is_there]
     return {key: Group(words[COUNT][at], words[SUM][at], words[CLOSE][at], texts[at]) for at, key in enumerate(names)}
 

@@ -1,9 +1,11 @@
+import itertools
+
 import numpy as np
 import pytest
+from tests.unit.state.driver import contents, crash, create, flat, reopen, update
 
 from holdfast.state import UnitState
 from holdfast.state.heap_kernels import class_bytes, class_of
-from tests.unit.state.driver import contents, crash, create, flat, reopen, update
 
 MEGABYTE = bytes(range(256)) * 4096
 
@@ -21,7 +23,7 @@ def test_values_of_every_length_come_back(state: UnitState) -> None:
     addresses = state.heap.store(*flat(values))
     lengths = np.array([len(value) for value in values], np.int64)
     offsets, data = state.heap.gather(addresses, lengths)
-    assert [data[a:b].tobytes() for a, b in zip(offsets, offsets[1:], strict=False)] == values
+    assert [data[a:b].tobytes() for a, b in itertools.pairwise(offsets)] == values
 
 
 def test_a_size_class_holds_its_lengths_and_wastes_at_most_half() -> None:

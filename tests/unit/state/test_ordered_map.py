@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
+from tests.unit.state.driver import LAYOUT, create, reopen
 
 from holdfast.state import UnitState
-from tests.unit.state.driver import LAYOUT, create, reopen
 
 
 @pytest.fixture

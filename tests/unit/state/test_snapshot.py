@@ -2,10 +2,10 @@ import os
 
 import numpy as np
 import pytest
+from tests.unit.state.driver import IDENTITY, LAYOUT, contents, create, reopen, update
 
 from holdfast.errors import SnapshotCorrupt, StateBusy
 from holdfast.state import SnapshotHead, UnitState
-from tests.unit.state.driver import IDENTITY, LAYOUT, contents, create, reopen, update
 
 ROWS = [((number, b"key"), 1, number, b"text %d" % number) for number in range(5_000)]
 KEYS = [row[0] for row in ROWS]

@@ -6,10 +6,10 @@ import textwrap
 
 import numpy as np
 import pytest
+from tests.unit.state.driver import IDENTITY, LAYOUT, contents, crash, create, reopen, update
 
 from holdfast.errors import StateAbsent, StateBusy, StoreUnavailable
 from holdfast.state import Identity, RecordLayout, StateLayout, UnitState, pages
-from tests.unit.state.driver import IDENTITY, LAYOUT, contents, crash, create, reopen, update
 
 ROWS = [((number, b"k" * (number % 3)), number, number % 5, b"text %d" % number) for number in range(300)]
 KEYS = [row[0] for row in ROWS]

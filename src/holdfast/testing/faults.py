@@ -1,0 +1,160 @@
+"""What goes wrong in a simulated world: how often each fault comes is drawn from the seed.
+
+Guarantees:
+    * Every fault is one that a real machine, disk or network has; none of them lets a promise be broken.
+    * When `heal` has returned nothing goes wrong any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.testing.faulty_store import How
+from holdfast.testing.simulated_world import World
+from holdfast.testing.timeline import Process
+
+
+class Chaos(Process):
+    """Makes faults happen, as long as it lives."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.timeline, "chaos", None)
+        self._world = world
+        random = self.timeline.random
+        self._mean_us = random.choice([30_000, 100_000, 300_000])
+        faults: list[tuple[float, Callable[[], None]]] = [
+            (2.0, self._kill_worker),
+            (1.0, self._kill_node),
+            (1.0, self._kill_producer),
+            (1.0, self._kill_reader),
+            (0.7, self._cut_power),
+            (1.5, self._fail_operation),
+            (1.5, self._die_in_operation),
+            (0.7, self._fill_disk),
+            (1.0, self._change_slots),
+            (0.7, self._lose_memory),
+            (1.0, self._pause_somebody),
+            (1.0, self._overlap_nodes),
+            (3.0, self._interleave),
+            (1.0, self._make_sluggish),
+        ]
+        # A world has some kinds of faults and not others, so that each is met often enough with few around it.
+        self._faults = [(weight * random.choice([0, 0, 1, 3]), fault) for weight, fault in faults]
+        rates = world.rates
+        rates.repeated = random.choice([0.0, 0.1, 0.3])
+        rates.receipt_lost = random.choice([0.0, 0.0, 0.05])
+        rates.late = random.choice([0.0, 0.05, 0.2])
+
+    def begin(self) -> None:
+        self.later(int(self.timeline.random.expovariate(1 / self._mean_us)), self._act)
+
+    def heal(self) -> None:
+        """Let nothing go wrong from now on."""
+        self.die("healed")
+        world = self._world
+        world.disk.fill(False)
+        world.disk.disk.faults.clear()
+        world.disk.disk.interruptions.clear()
+        world.rates.repeated = world.rates.receipt_lost = world.rates.late = 0.0
+        for process in [*world.nodes, *world.workers, *world.producers.values(), *world.readers.values()]:
+            process.paused_until_us = 0
+
+    def _act(self) -> None:
+        weights = [weight for weight, _ in self._faults]
+        if sum(weights):
+            fault = self.timeline.random.choices(self._faults, weights)[0][1]
+            fault()
+        self.begin()
+
+    def _tell(self, text: str) -> None:
+        self.timeline.tell("chaos", text)
+
+    def _kill_worker(self) -> None:
+        workers = [worker for worker in self._world.workers if worker.alive]
+        if workers:
+            worker = self.timeline.random.choice(workers)
+            self._tell(f"kills {worker.name}")
+            worker.die("killed")
+
+    def _kill_node(self) -> None:
+        for node in self._world.living_nodes[:1]:
+            self._tell(f"kills {node.name}")
+            node.die("killed")
+
+    def _kill_producer(self) -> None:
+        producers = [producer for producer in self._world.producers.values() if producer.alive]
+        if producers:
+            self.timeline.random.choice(producers).die("killed")
+
+    def _kill_reader(self) -> None:
+        readers = [reader for reader in self._world.readers.values() if reader.alive]
+        if readers:
+            self.timeline.random.choice(readers).die("killed")
+
+    def _cut_power(self) -> None:
+        """The machine with the disk loses power, and all that run on it end."""
+        self._tell("power is cut")
+        world = self._world
+        world.disk.crash()
+        if self.timeline.chance(0.7):
+            world.lose_memory()
+        for process in [*world.workers, *world.nodes, *world.producers.values(), *world.readers.values()]:
+            process.die("power cut")
+
+    def _at(self) -> int:
+        return len(self._world.disk.operations) + self.timeline.random.randint(0, 10)
+
+    def _fail_operation(self) -> None:
+        self._world.disk.fail_at(self._at(), self.timeline.random.choice(list(How)))
+
+    def _die_in_operation(self) -> None:
+        self._world.disk.fail_at(self._at(), self.timeline.random.choice(list(How)), crash=True)
+
+    def _interleave(self) -> None:
+        """Somebody else acts in the middle of one of the next operations."""
+        self._world.disk.interrupt_at(self._at(), self.timeline.interleave)
+
+    def _fill_disk(self) -> None:
+        self._tell("the disk is full")
+        self._world.disk.fill()
+        self.soon(300_000, lambda: self._world.disk.fill(False))
+
+    def _change_slots(self) -> None:
+        random = self.timeline.random
+        world = self._world
+        world.slots = random.choice([[0], [1], [0, 1], [0, 1], [1, 2], [0, 2], []])
+        self._tell(f"slots are now {world.slots}")
+        for node in world.living_nodes:
+            node.change_slots(world.slots)
+        if not world.slots:
+            self.soon(200_000, lambda: self._bring_back_slots())
+
+    def _bring_back_slots(self) -> None:
+        if not self._world.slots:
+            self._world.slots = [0]
+            for node in self._world.living_nodes:
+                node.change_slots([0])
+
+    def _lose_memory(self) -> None:
+        self._tell("memory is lost")
+        self._world.lose_memory()
+
+    def _pause_somebody(self) -> None:
+        """Somebody is stopped for a while, and wakes up as if nothing had been."""
+        world = self._world
+        everybody: list[Process] = [*world.nodes, *world.workers, *world.producers.values()]
+        living = [process for process in everybody if process.alive]
+        if living:
+            process = self.timeline.random.choice(living)
+            process.paused_until_us = self.timeline.now_us + self.timeline.random.randint(10_000, 900_000)
+            self._tell(f"pauses {process.name}")
+
+    def _overlap_nodes(self) -> None:
+        """A second node starts while the first may live; or, where locks are, tries to."""
+        if len(self._world.living_nodes) < 3:
+            self._world.start_node()
+
+    def _make_sluggish(self) -> None:
+        for worker in self._world.workers:
+            if worker.alive and self.timeline.chance(0.5):
+                worker.sluggish = self.timeline.random.choice([1, 10, 60])

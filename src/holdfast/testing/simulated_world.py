@@ -1,0 +1,242 @@
+"""The world that a seed makes: a pipeline, its disk, and the processes that live and die on it.
+
+Guarantees:
+    * Everything random comes from the seed; the same seed tells the same story.
+    * Whatever contradicts a promise ends the run at once, with a `Violation` that carries the story.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.log.ledger import Ledger
+from holdfast.model import FrameRef
+from holdfast.node.decider import NodeDecider
+from holdfast.node.options import NodeOptions
+from holdfast.plan import FilesSource, ParquetSink, ProducerSource, Sink, Source, Stage, StageInput, Topology
+from holdfast.testing.faulty_store import FaultyStore
+from holdfast.testing.oracle import Scribe
+from holdfast.testing.simulated_memory import HostMemory
+from holdfast.testing.simulated_node import NodeProcess
+from holdfast.testing.simulated_producer import Feed, ProducerProcess, SimulatedFiles
+from holdfast.testing.simulated_reader import ReaderProcess, Seen
+from holdfast.testing.simulated_slots import Chunk, SlotProcess
+from holdfast.testing.simulated_stage import SCHEMA, Row
+from holdfast.testing.timeline import START_US, Timeline
+
+WIDTH_US = 50_000
+KEYS = 7
+SPAN_US = 1_500_000
+"""How long rows come."""
+
+
+class Violation(AssertionError):
+    """A promise was broken."""
+
+
+class Rates(msgspec.Struct):
+    """How often what goes wrong, as probabilities."""
+
+    repeated: float = 0.0
+    receipt_lost: float = 0.0
+    late: float = 0.0
+
+
+class World:
+    """Everything in one run."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.timeline = Timeline(seed)
+        random = self.random = self.timeline.random
+        self.disk = FaultyStore(seed, "world", lock=random.random() < 0.5)
+        self.disk.disk.processes.clear()
+        self.available_now = random.random() < 0.3
+        self.shards = random.randint(2, 3)
+        self.width_us = WIDTH_US
+        self.topology = self._make_topology()
+        self.sources = {source.name: source for source in self.topology.sources}
+        self.options = self._make_options()
+        self.rates = Rates()
+        self.pace_us = random.choice([20_000, 60_000, 120_000])
+        self.healing = False
+        self.healing_events = 0
+        self.broken: str | None = None
+        self.slots = [0, 1][: random.randint(1, 2)]
+        self._memories = [HostMemory(host) for host in range(random.randint(1, 2))]
+        self._value = 0
+        self.feeds: dict[str, Feed] = {}
+        self.files: dict[str, SimulatedFiles] = {}
+        for source in self.topology.sources:
+            self._make_rows(source)
+        self.written: dict[tuple[str, int], list[Row]] = {}
+        self.sinks: dict[str, dict[str, list[Row]]] = {sink.name: {} for sink in self.topology.sinks}
+        self.node_streams = [stage.name for stage in self.topology.stages] + list(self.files)
+        streams = [*self.sources, *(stage.name for stage in self.topology.stages)]
+        self.seen = {stream: Seen(stream) for stream in streams}
+        self.workers: list[SlotProcess] = []
+        self.nodes: list[NodeProcess] = []
+        self.producers: dict[str, ProducerProcess] = {}
+        self.readers: dict[str, ReaderProcess] = {}
+        self._lives = 0
+        self._positions: dict[tuple[str, str, int], int] = {}
+        self.scribe = Scribe(self, streams)
+
+    # What there is
+
+    def _make_topology(self) -> Topology:
+        random = self.random
+        schema = SCHEMA.serialize().to_pybytes()
+        sources: list[Source] = []
+        for name in ["north", "south"][: random.randint(1, 2)]:
+            origin = FilesSource("in", "csv") if random.random() < 0.4 else ProducerSource()
+            sources.append(Source(name, schema, origin, ["key"]))
+        every_us = random.choice([100_000, 300_000, 700_000])
+        inputs = [StageInput(source.name, schema, []) for source in sources]
+        stages = [Stage("totals", inputs, schema, None, [], schema, every_us, True)]
+        if random.random() < 0.35:
+            stages.append(Stage("peaks", [StageInput("totals", schema, [])], schema, None, [], schema, every_us, True))
+        targets = {stages[-1].name, random.choice(stages).name}
+        sinks = [
+            Sink(f"out-{name}", name, ParquetSink("out", random.choice([50_000, 200_000]))) for name in sorted(targets)
+        ]
+        return Topology("simulated", self.shards, WIDTH_US, sources, stages, sinks)
+
+    def _make_options(self) -> NodeOptions:
+        random = self.random
+        rows = random.choice([4, 20, 1000])
+        return NodeOptions(
+            wave_rows_min=rows,
+            wave_rows_max=rows,
+            wave_deadline_us=random.choice([60_000, 500_000]),
+            ingest_ahead_rows=random.choice([20, 1000]),
+            look_every_us=40_000,
+            idle_commit_every_us=150_000,
+            snapshot_look_every_us=30_000,
+            snapshot_deadline_us=400_000,
+            trim_every_us=200_000,
+            retain_us=random.choice([0, 300_000]),
+            reopen_every_us=random.choice([50_000, 200_000]),
+        )
+
+    def _make_rows(self, source: Source) -> None:
+        random = self.random
+        if isinstance(source.origin, ProducerSource):
+            self.feeds[source.name] = Feed(source.name, [self._rows() for _ in range(random.randint(8, 25))])
+            return
+        chunks: list[tuple[int, Chunk]] = []
+        for number in range(random.randint(3, 8)):
+            at_us = START_US + (number * SPAN_US) // 8
+            parts = [self._rows() for _ in range(random.randint(1, 3))]
+            start = 0
+            for part in parts:
+                end = start + len(part)
+                chunks.append((at_us, Chunk(f"in/{number}", start, end, part is parts[-1], part)))
+                start = end
+        self.files[source.name] = SimulatedFiles(chunks)
+
+    def _rows(self) -> list[Row]:
+        """Return a few rows; no value is there twice, so that every row can be told from every other."""
+        rows: list[Row] = []
+        for _ in range(self.random.randint(1, 6)):
+            self._value += 1
+            rows.append((self.random.randrange(KEYS), self._value))
+        return rows
+
+    # What slots, readers and nodes meet
+
+    def memory_of(self, slot: int) -> HostMemory:
+        return self._memories[slot % len(self._memories)]
+
+    def lose_memory(self) -> None:
+        """All hosts lose what they held."""
+        self._memories = [HostMemory(memory.host) for memory in self._memories]
+
+    def wrote(self, stream: str, ref: FrameRef, rows: list[Row]) -> None:
+        """Remember what is in a frame of a source."""
+        self.written[stream, ref.crc] = rows
+
+    def put_out(self, sink: str, name: str, rows: list[Row]) -> int:
+        """Write a sink's file once; whoever comes again finds it there."""
+        known = self.sinks[sink].setdefault(name, rows)
+        if known != rows:
+            self.violated(f"sink {sink} was given {name} with {known}, then with {rows}")
+        return len(rows)
+
+    def run_next(self) -> bool:
+        """Let the next thing happen; False if nothing is due any more."""
+        more = self.timeline.run_next()
+        if self.broken is not None:
+            raise Violation(self.broken)
+        return more
+
+    def observe(self) -> None:
+        """Let the scribe look; after everything that may have changed a journal."""
+        self.scribe.observe()
+
+    def looked_at(self, decider: NodeDecider) -> None:
+        """Check what must hold after every decision."""
+        for (stage, shard), unit in decider.situation.units.items():
+            key = (decider.node, stage, shard)
+            before = self._positions.get(key, unit.bucket_committed)
+            if unit.bucket_committed < before:
+                self.violated(f"{decider.node}: unit {shard} of {stage} went from {before} to {unit.bucket_committed}")
+            self._positions[key] = unit.bucket_committed
+
+    def violated(self, what: str) -> None:
+        """End the run: a promise was broken."""
+        self.timeline.tell("VIOLATION", what)
+        # Kept too, because a future swallows what its callbacks raise.
+        self.broken = self.broken or what
+        raise Violation(what)
+
+    # Who lives
+
+    def _name(self, kind: str) -> str:
+        self._lives += 1
+        return f"{kind}{self._lives}"
+
+    def start_node(self, available_now: bool | None = None) -> None:
+        now = self.available_now if available_now is None else available_now
+        node = NodeProcess(self, self._name("node"), now)
+        self.nodes.append(node)
+        node.later(0, node.open)
+
+    def start_producer(self, feed: Feed) -> None:
+        producer = self.producers[feed.stream] = ProducerProcess(self, feed, self._name(feed.stream))
+        producer.later(0, producer.open)
+
+    def start_reader(self, seen: Seen) -> None:
+        reader = self.readers[seen.stream] = ReaderProcess(self, seen, self._name("reader"))
+        reader.later(0, reader.open)
+
+    @property
+    def living_nodes(self) -> list[NodeProcess]:
+        return [node for node in self.nodes if node.alive]
+
+    def node_ended(self, node: NodeProcess) -> None:
+        """A supervisor starts the next node, unless another one is there."""
+        if not self.healing:
+            self.scribe.soon(300_000, self._replace_node)
+
+    def _replace_node(self) -> None:
+        if not self.living_nodes and not self.healing:
+            self.start_node()
+
+    def producer_ended(self, producer: ProducerProcess) -> None:
+        def replace() -> None:
+            if not self.producers[producer.feed.stream].alive:
+                self.start_producer(producer.feed)
+
+        self.scribe.soon(200_000, replace)
+
+    def reader_ended(self, reader: ReaderProcess) -> None:
+        def replace() -> None:
+            if not self.readers[reader.seen.stream].alive:
+                self.start_reader(reader.seen)
+
+        self.scribe.soon(200_000, replace)
+
+    def ledger(self, stream: str) -> Ledger:
+        """Return what is true of a stream now."""
+        return self.scribe.ledger(stream)
