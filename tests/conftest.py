@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,23 +15,19 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A plain local Spark session, for analysis and as the oracle."""
-    from pyspark.sql import SparkSession
+    """A local session that can run waves; also for analysis and as the oracle."""
+    import holdfast as hf
 
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = {
-        "spark.ui.enabled": "false",
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.execution.arrow.pyspark.enabled": "true",
-        "spark.driver.host": "127.0.0.1",
-        "spark.driver.bindAddress": "127.0.0.1",
-        "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
-    }
-    builder = SparkSession.builder.master("local[2]").appName("holdfast tests")
-    for name, value in settings.items():
-        builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    # Functions of test modules travel by name: workers have to find the modules.
+    os.environ["PYTHONPATH"] = str(Path(__file__).resolve().parents[1])
+    session = hf.session(
+        "holdfast tests",
+        **{
+            "spark.master": "local[2]",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.log.level": "ERROR",
+        },
+    )
     yield session
     session.stop()
