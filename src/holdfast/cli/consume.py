@@ -6,9 +6,9 @@ from typing import cast
 
 import click
 import pyarrow as pa
-from rich.console import Console
 
-from holdfast.cli.output import common_options, example, print_json, print_message
+from holdfast.cli.output import common_options, example, print_json, print_message, wide_console
+from holdfast.cli.stores import check_folder
 from holdfast.connect.console import show_rows
 from holdfast.connect.consumer import Consumer, View
 from holdfast.errors import Misconfigured
@@ -39,6 +39,7 @@ def command(
     if name is not None and rows_max is not None:
         # A place is that of whole buckets; half a table cannot be remembered.
         raise click.UsageError("--rows cannot be used together with --name")
+    check_folder(store)
     begin = start if start in ("earliest", "latest") else _bucket(start)
     with Consumer(store, stream, cast(View, view), name, begin, wait=wait) as consumer:  # type: ignore[arg-type]
         printed = 0
@@ -64,7 +65,7 @@ def _bucket(text: str) -> int:
 
 def _print(stream: str, table: pa.Table, as_json: bool) -> None:
     if not as_json:
-        show_rows(stream, table, table.num_rows, Console())
+        show_rows(stream, table, table.num_rows, wide_console())
         return
     for row in table.to_pylist():
         print_json(row)

@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from holdfast.cli.output import bytes_text, common_options, example, print_grid, print_json, print_message, time_text
-from holdfast.connect.catalog import pipelines
+from holdfast.cli.stores import check_format, pipelines_in
 from holdfast.errors import Misconfigured
 from holdfast.log import inspect
 from holdfast.log.reconcile import Damage
@@ -30,9 +30,8 @@ def command() -> None:
 
 def chosen(store: str, streams: tuple[str, ...]) -> Iterator[tuple[str, Store, list[str]]]:
     """Yield each pipeline of a store with the streams that were asked for; all of them where none were."""
-    folders = pipelines(store)
-    if not folders:
-        raise Misconfigured(f"the store {store!r} holds no pipeline. Check the path, or run the pipeline first.")
+    folders = pipelines_in(store)
+    check_format(folders)
     there = {name: list(folder.list("terms")) for name, folder in folders.items()}
     for asked in streams:
         pipeline, _, name = asked.rpartition("/")
@@ -84,8 +83,8 @@ def _print_streams(pipeline: str, shown: list[inspect.StreamShown]) -> None:
                 each.rows,
                 bytes_text(each.bytes),
                 each.segments,
-                str(each.bucket_first),
-                str(each.bucket_end),
+                "" if each.bucket_first is None else str(each.bucket_first),
+                "" if each.bucket_end is None else str(each.bucket_end),
                 "" if each.boundary_us is None else time_text(each.boundary_us),
             ]
             for each in shown
@@ -115,7 +114,9 @@ def _print_frames(folder: Store, stream: str) -> None:
 def _show_file(store: str, segment: str | None, journal: str | None, as_json: bool) -> None:
     """Show a segment or a journal of the one pipeline that has it."""
     path = segment or journal or ""
-    for folder in pipelines(store).values():
+    folders = pipelines_in(store)
+    check_format(folders)
+    for folder in folders.values():
         if segment is not None and folder.exists(segment):
             walked = inspect.show_segment(folder, segment, verify=True)
             _print_segment(walked, as_json)

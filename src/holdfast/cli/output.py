@@ -21,14 +21,27 @@ from rich.text import Text
 
 from holdfast.connect.console import value_text
 
+_WIDTH_ELSEWHERE = 1000
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def common_options(function: Function) -> Function:
     """Give a command the options that every command has."""
-    debug = click.option("--debug", is_flag=True, expose_value=False, help="Show a traceback when something fails.")
+    debug = click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_note_debug,
+        help="Show a traceback when something fails.",
+    )
     as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON for a program to read.")
     return as_json(debug(function))
+
+
+def _note_debug(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    """Keep it where `main` and those commands that start others find it."""
+    context.obj = value
 
 
 def example(text: str) -> str:
@@ -64,6 +77,11 @@ def print_message(text: str) -> None:
     click.echo(text, err=True)
 
 
+def wide_console() -> Console:
+    """Return a console that folds lines at the width of a terminal, and nowhere else: a pipe has no width."""
+    return Console() if sys.stdout.isatty() else Console(width=_WIDTH_ELSEWHERE)
+
+
 def print_grid(
     title: str, headings: Sequence[str], rows: Sequence[Sequence[Any]], console: Console | None = None
 ) -> None:
@@ -76,7 +94,11 @@ def print_grid(
         grid.add_column(heading, justify="right" if number else "left", overflow="fold")
     for row in rows:
         grid.add_row(*(Text("" if value is None else _cell(value)) for value in row))
-    (console or Console()).print(grid)
+    target = console or wide_console()
+    with target.capture() as drawn:
+        target.print(grid)
+    # Blanks at the ends of lines are of no use to whoever reads a pipe.
+    target.file.write("".join(f"{line.rstrip()}\n" for line in drawn.get().splitlines()))
 
 
 def _cell(value: Any) -> str:

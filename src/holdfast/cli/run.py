@@ -5,6 +5,8 @@ Invariants:
     * A signal to stop reaches the script once, and ends the waiting between two starts too; after one nothing is
       started again.
     * When this process dies, the script is told to stop: it does not go on unwatched.
+    * A script is not started again where it would only end the same way (`script.is_futile`).
+    * With `--json` the script's own standard output goes to standard error.
 """
 
 from __future__ import annotations
@@ -22,12 +24,14 @@ from types import FrameType
 import click
 
 from holdfast.cli.output import common_options, example, print_json, print_message
+from holdfast.cli.script import EXIT_FUTILE
 
 BACKOFF_FIRST_S = 1.0
 BACKOFF_MAX_S = 30.0
 HEALTHY_S = 60.0
 
 _EXIT_WRONG_USE = 2
+_FINAL = (0, _EXIT_WRONG_USE, EXIT_FUTILE)
 _PR_SET_PDEATHSIG = 1
 
 
@@ -50,7 +54,7 @@ class Supervisor:
             status = self._run_once()
             if time.monotonic() - started >= HEALTHY_S:
                 used, backoff_s = 0, self._backoff_first_s
-            if self._stop.is_set() or status in (0, _EXIT_WRONG_USE) or used >= self._restarts:
+            if self._stop.is_set() or status in _FINAL or used >= self._restarts:
                 self._tell("ended", status=status, restarts=used)
                 return status
             used += 1
@@ -68,7 +72,10 @@ class Supervisor:
 
     def _run_once(self) -> int:
         # A group of its own: Ctrl-C then reaches the script through us alone, and so once.
-        self._child = subprocess.Popen(self._arguments, process_group=0, preexec_fn=_die_with(os.getpid()))
+        stdout = sys.stderr.fileno() if self._as_json else None
+        self._child = subprocess.Popen(
+            self._arguments, stdout=stdout, process_group=0, preexec_fn=_die_with(os.getpid())
+        )
         self._tell("started", pid=self._child.pid)
         if self._stop.is_set():
             self._child.send_signal(signal.SIGTERM)
@@ -80,11 +87,16 @@ class Supervisor:
             print_json({"event": event, **what})
         elif event == "died":
             print_message(
-                f"holdfast: the pipeline died with exit status {what['status']}; start {what['restart']} of "
+                f"holdfast: the pipeline died with {_status_text(what['status'])}; start {what['restart']} of "
                 f"{what['restarts']} follows in {what['wait_s']:g} s"
             )
-        elif event == "ended" and what["status"]:
-            print_message(f"holdfast: the pipeline ended with exit status {what['status']}")
+        elif event == "ended" and what["status"] not in (0, 1, EXIT_FUTILE):
+            print_message(f"holdfast: the pipeline ended with {_status_text(what['status'])}")
+
+
+def _status_text(status: object) -> str:
+    number = status - 128 if isinstance(status, int) else 0
+    return f"signal {signal.Signals(number).name}" if number in set(signal.Signals) else f"exit status {status}"
 
 
 def _die_with(parent: int) -> Callable[[], None]:
@@ -105,9 +117,12 @@ def run_script(
     restarts: int = 0,
     as_json: bool = False,
     backoff_first_s: float = BACKOFF_FIRST_S,
+    debug: bool = False,
 ) -> int:
     """Run a script under supervision from the main thread; return its exit status."""
-    supervisor = Supervisor([sys.executable, file, *arguments], restarts, as_json, backoff_first_s)
+    options = [*(["--json"] if as_json else []), *(["--debug"] if debug else [])]
+    command = [sys.executable, "-m", "holdfast.cli.script", *options, file, *arguments]
+    supervisor = Supervisor(command, restarts, as_json, backoff_first_s)
     before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         return supervisor.run()
@@ -133,4 +148,6 @@ def run_script(
 @common_options
 def command(file: str, arguments: tuple[str, ...], restarts: int, as_json: bool) -> int:
     """Run the pipeline in the script FILE, with ARGUMENTS for it, until it ends or Ctrl-C."""
-    return 1 if run_script(file, arguments, restarts, as_json) else 0
+    context = click.get_current_context()
+    status = run_script(file, arguments, restarts, as_json, debug=bool(context.obj))
+    return status if status in (0, _EXIT_WRONG_USE) else 1

@@ -2,223 +2,77 @@
 
 Invariants:
     * Nothing is taken, locked or changed; no Spark is started.
-    * What cannot be read is said, and does not hide the rest.
+    * What is wrong comes first. A pipeline that cannot be read is said, and does not hide the rest.
 """
 
 from __future__ import annotations
 
-import os
-import socket
 import time
-from pathlib import Path
-from typing import Any
 
 import click
 import msgspec
 
-from holdfast.cli.output import bytes_text, common_options, example, print_grid, print_json, time_text
-from holdfast.connect.catalog import Catalog, load, pipelines, streams
-from holdfast.connect.lease import Lease, leases
-from holdfast.errors import HoldfastError, Misconfigured
-from holdfast.log.inspect import read_ledger, show_stream
-from holdfast.log.ledger import Ledger, SinkPosition
-from holdfast.log.local_store import LocalStore
-from holdfast.log.terms import terms_folder
-from holdfast.model import END_OF_TIME, Reported
-from holdfast.plan import Source, Stage
-from holdfast.ports import Store
-
-REPORTS_SHOWN = 10
-
-
-class WriterStatus(msgspec.Struct, frozen=True):
-    """Who writes a stream. `alive` is None where this machine cannot tell."""
-
-    owner: str
-    host: str
-    pid: int
-    term: int
-    alive: bool | None
-
-
-class UnitsStatus(msgspec.Struct, frozen=True):
-    """How far the units of a stage are, and what they have seen."""
-
-    count: int
-    shards: int
-    bucket_end_min: int | None
-    bucket_end_max: int | None
-    rows_in: int
-    rows_late: int
-    snapshots: int
-    snapshot_bucket_end_min: int | None
-
-
-class StreamStatus(msgspec.Struct, frozen=True):
-    """A stream: `lag_s` is how far its boundary is behind the clock."""
-
-    name: str
-    kind: str
-    writer: WriterStatus | None
-    boundary_us: int | None
-    lag_s: float | None
-    ended: bool
-    rows: int
-    bytes: int
-    units: UnitsStatus | None = None
-    problem: str | None = None
-
-
-class SinkStatus(msgspec.Struct, frozen=True):
-    name: str
-    stream: str
-    bucket_end: int | None
-    rows: int
-    lag_s: float | None
-
-
-class ConsumerStatus(msgspec.Struct, frozen=True):
-    stream: str
-    name: str
-    bucket: int
-    expires_at_us: int
-    expired: bool
-
-
-class PipelineStatus(msgspec.Struct, frozen=True):
-    """Everything that is known of a pipeline from its folder."""
-
-    name: str
-    id: str
-    url: str
-    alive: bool | None
-    shards: int
-    bucket_width_us: int
-    streams: list[StreamStatus]
-    sinks: list[SinkStatus]
-    consumers: list[ConsumerStatus]
-    reports: list[Reported]
-
-
-def status_of(store: Store, now_us: int) -> PipelineStatus:
-    """Return the status of the pipeline in a folder."""
-    catalog = load(store)
-    topology = catalog.topology
-    found: list[StreamStatus] = []
-    consumers: list[ConsumerStatus] = []
-    reports: set[Reported] = set()
-    positions: dict[str, SinkPosition] = {}
-    for name, (declared, _) in streams(topology).items():
-        try:
-            ledger = read_ledger(store, name)
-            found.append(_stream_status(store, name, _kind(declared), ledger, now_us))
-            consumers += [_consumer_status(lease, now_us) for lease in leases(store, name)]
-            reports.update(ledger.reports)
-            positions |= ledger.sinks
-        except HoldfastError as error:
-            found.append(StreamStatus(name, _kind(declared), None, None, None, False, 0, 0, None, str(error)))
-    stages = {stage.name for stage in topology.stages}
-    writers = [each.writer for each in found if each.writer is not None and each.name in stages]
-    return PipelineStatus(
-        name=topology.name,
-        id=catalog.pipeline_id,
-        url=store.url,
-        alive=writers[0].alive if writers else False,
-        shards=topology.shards,
-        bucket_width_us=topology.bucket_width_us,
-        streams=found,
-        sinks=_sinks(catalog, positions, now_us),
-        consumers=consumers,
-        reports=sorted(reports, key=lambda report: report.at_us)[-REPORTS_SHOWN:],
-    )
-
-
-def _kind(declared: object) -> str:
-    if isinstance(declared, Source):
-        return "source"
-    return "stage" if isinstance(declared, Stage) else "side"
-
-
-def _stream_status(store: Store, name: str, kind: str, ledger: Ledger, now_us: int) -> StreamStatus:
-    shown = show_stream(store, name)
-    if shown is None:
-        return StreamStatus(name, kind, None, None, None, False, 0, 0)
-    boundary_us = shown.boundary_us
-    ended = boundary_us is not None and boundary_us >= END_OF_TIME
-    lag_s = None if boundary_us is None or ended else round((now_us - boundary_us) / 1e6, 3)
-    folded = sum(rows for rows, _ in ledger.digests_folded(name).values())
-    alive = is_alive(store, name, shown.host)
-    writer = WriterStatus(shown.owner, shown.host, shown.pid, shown.term, alive)
-    units = _units_status(ledger, name) if kind == "stage" else None
-    return StreamStatus(name, kind, writer, boundary_us, lag_s, ended, shown.rows + folded, shown.bytes, units)
-
-
-def is_alive(store: Store, stream: str, host: str) -> bool | None:
-    """Tell by its lock whether the writer of a stream lives; None where that cannot be seen from here."""
-    if not isinstance(store, LocalStore) or host != socket.gethostname():
-        return None
-    try:
-        inode = os.stat(store.absolute(f"{terms_folder(stream)}/lock")).st_ino
-        held = Path("/proc/locks").read_text()
-    except OSError:
-        return None
-    # A line is: number, kind, ..., device:device:inode, start, end. Taking the lock to see would be in the way.
-    return any(f":{inode} " in line for line in held.splitlines() if "FLOCK" in line)
-
-
-def _units_status(ledger: Ledger, stage: str) -> UnitsStatus:
-    units = ledger.units(stage)
-    ends = [unit.bucket_end for unit in units.values()]
-    snapshots = [kept[-1].bucket_end for shard in range(ledger.shards) if (kept := ledger.snapshots(stage, shard))]
-    return UnitsStatus(
-        count=len(units),
-        shards=ledger.shards,
-        bucket_end_min=min(ends, default=None),
-        bucket_end_max=max(ends, default=None),
-        rows_in=sum(unit.rows_in for unit in units.values()),
-        rows_late=sum(unit.rows_late for unit in units.values()),
-        snapshots=len(snapshots),
-        snapshot_bucket_end_min=min(snapshots, default=None),
-    )
-
-
-def _sinks(catalog: Catalog, positions: dict[str, SinkPosition], now_us: int) -> list[SinkStatus]:
-    width_us = catalog.topology.bucket_width_us
-    result = []
-    for sink in catalog.topology.sinks:
-        position = positions.get(sink.name)
-        if position is None or position.bucket_end is None:
-            result.append(SinkStatus(sink.name, sink.stream, None, 0, None))
-            continue
-        lag_s = round((now_us - position.bucket_end * width_us) / 1e6, 3)
-        result.append(SinkStatus(sink.name, sink.stream, position.bucket_end, position.rows, lag_s))
-    return result
-
-
-def _consumer_status(lease: Lease, now_us: int) -> ConsumerStatus:
-    return ConsumerStatus(lease.stream, lease.name, lease.bucket, lease.expires_at_us, not lease.holds(now_us))
+from holdfast.cli.output import (
+    bytes_text,
+    common_options,
+    example,
+    print_grid,
+    print_json,
+    print_message,
+    time_text,
+)
+from holdfast.cli.pipeline_status import PipelineStatus, StreamStatus, WriterStatus, status_of
+from holdfast.cli.stores import pipelines_in
+from holdfast.cli.verdict import Verdict, verdict_of
+from holdfast.errors import HoldfastError
+from holdfast.model import FIRST_BUCKET
 
 
 @click.command("status", epilog=example("holdfast status retail-store"))
 @click.argument("store")
 @common_options
-def command(store: str, as_json: bool) -> None:
+def command(store: str, as_json: bool) -> int:
     """Show what the pipelines in STORE are doing; it needs neither Spark nor a running pipeline."""
-    folders = pipelines(store)
-    if not folders:
-        raise Misconfigured(f"the store {store!r} holds no pipeline. Check the path, or run the pipeline first.")
+    folders = pipelines_in(store)
     now_us = time.time_ns() // 1000
-    for folder in folders.values():
-        status = status_of(folder, now_us)
+    unread = 0
+    for name, folder in folders.items():
+        try:
+            status = status_of(folder, now_us)
+        except HoldfastError as error:
+            if len(folders) == 1:
+                raise
+            unread += 1
+            print_message(f"holdfast: {name}: {type(error).__name__}: {error}")
+            continue
+        verdict = verdict_of(status)
         if as_json:
-            print_json(status)
+            print_json({**msgspec.structs.asdict(status), **msgspec.structs.asdict(verdict)})
         else:
-            _print(status)
+            show(status, verdict)
+    return 1 if unread else 0
 
 
-def _print(status: PipelineStatus) -> None:
-    state = {True: "running", False: "not running", None: "unknown"}[status.alive]
-    click.echo(f"{status.name}: {state} ({status.url}, {status.shards} shards, buckets of {_width(status)})")
+def show(status: PipelineStatus, verdict: Verdict) -> None:
+    """Print a pipeline for a person."""
+    click.echo(f"{status.name}: {verdict.state}{_node(status)}")
+    for problem in verdict.problems:
+        click.echo(f"  ! {problem}")
+    room = "" if status.disk_free_bytes is None else f", {bytes_text(status.disk_free_bytes)} free"
+    click.echo(f"  {status.url} ({status.shards} shards, buckets of {status.bucket_width_us / 1000:g} ms{room})")
+    _show_streams(status)
+    _show_units(status)
+    _show_edges(status)
+    print_grid(
+        "reports",
+        ["at", "subject", "message"],
+        [[time_text(each.at_us), each.subject, each.message] for each in status.reports],
+    )
+
+
+def _show_streams(status: PipelineStatus) -> None:
+    # Where rows of the side would go is of interest once there are any.
+    shown = [each for each in status.streams if each.kind != "side" or each.rows]
     print_grid(
         "streams",
         ["stream", "kind", "written by", "boundary", "lag", "rows", "bytes"],
@@ -227,68 +81,84 @@ def _print(status: PipelineStatus) -> None:
                 each.name,
                 each.kind,
                 _writer(each.writer),
-                "end" if each.ended else ("" if each.boundary_us is None else time_text(each.boundary_us)),
-                _lag(each.lag_s),
+                _boundary(each),
+                "" if each.ended else _lag(each.lag_s),
                 each.rows,
                 bytes_text(each.bytes),
             ]
-            for each in status.streams
+            for each in shown
         ],
     )
+
+
+def _show_units(status: PipelineStatus) -> None:
     print_grid(
         "units",
-        ["stage", "units", "bucket", "rows in", "late", "snapshots", "oldest"],
+        ["stage", "units", "committed up to", "rows in", "late", "snapshots", "oldest snapshot"],
         [
             [
                 each.name,
                 f"{each.units.count} of {each.units.shards}",
-                _number(each.units.bucket_end_min),
+                _bucket(each.units.bucket_end_min, status),
                 each.units.rows_in,
                 each.units.rows_late,
-                each.units.snapshots,
-                _number(each.units.snapshot_bucket_end_min),
+                f"{each.units.snapshots} of {each.units.shards}",
+                _bucket(each.units.snapshot_bucket_end_min, status),
             ]
             for each in status.streams
             if each.units is not None
         ],
     )
+
+
+def _show_edges(status: PipelineStatus) -> None:
     print_grid(
         "sinks",
-        ["sink", "stream", "bucket", "rows", "lag"],
-        [[each.name, each.stream, _number(each.bucket_end), each.rows, _lag(each.lag_s)] for each in status.sinks],
+        ["sink", "stream", "out up to", "rows"],
+        [[each.name, each.stream, _bucket(each.bucket_end, status), each.rows] for each in status.sinks],
     )
     print_grid(
         "consumers",
-        ["stream", "name", "bucket", "kept until"],
+        ["stream", "name", "read up to", "kept until"],
         [
-            [each.stream, each.name, str(each.bucket), "expired" if each.expired else time_text(each.expires_at_us)]
+            [
+                each.stream,
+                each.name,
+                _bucket(each.bucket, status),
+                "expired" if each.expired else time_text(each.expires_at_us),
+            ]
             for each in status.consumers
         ],
     )
-    print_grid(
-        "reports",
-        ["at", "subject", "message"],
-        [[time_text(each.at_us), each.subject, each.message] for each in status.reports],
-    )
-    for each in status.streams:
-        if each.problem is not None:
-            click.echo(f"{each.name}: cannot be read: {each.problem}")
+
+
+def _node(status: PipelineStatus) -> str:
+    writers = [each.writer for each in status.streams if each.kind == "stage" and each.writer is not None]
+    if not status.alive or not writers:
+        return ""
+    since = "" if writers[0].since_us is None else f" since {time_text(writers[0].since_us)}"
+    return f"{since} (process {writers[0].pid} on {writers[0].host})"
 
 
 def _writer(writer: WriterStatus | None) -> str:
     if writer is None:
-        return ""
+        return "nobody yet"
     state = {True: "", False: ", gone", None: ", not known whether alive"}[writer.alive]
-    return f"{writer.owner} (process {writer.pid} on {writer.host}{state})"
+    return f"{writer.name} ({writer.pid} on {writer.host}{state})"
 
 
-def _number(value: Any) -> str:
-    return "" if value is None else str(value)
+def _boundary(stream: StreamStatus) -> str:
+    if stream.ended:
+        return "the end"
+    return "" if stream.boundary_us is None else time_text(stream.boundary_us)
+
+
+def _bucket(bucket: int | None, status: PipelineStatus) -> str:
+    """Return the time at which a bucket begins: nobody knows buckets by their numbers."""
+    if bucket is None:
+        return "nothing"
+    return "the beginning" if bucket <= FIRST_BUCKET else time_text(bucket * status.bucket_width_us)
 
 
 def _lag(lag_s: float | None) -> str:
-    return "" if lag_s is None else f"{lag_s:.1f} s"
-
-
-def _width(status: PipelineStatus) -> str:
-    return f"{status.bucket_width_us / 1000:g} ms"
+    return "" if lag_s is None else f"{max(0.0, lag_s):.1f} s"

@@ -82,11 +82,58 @@ def test_a_missing_store_is_one_message(
     assert main([*arguments, path, *stream]) == 1
     error = capsys.readouterr().err
     assert "holds no pipeline" in error and path in error and "Traceback" not in error
+    assert arguments[0] == "consume" or "there is no such folder" in error
     assert not Path(path).exists()
     assert main([*arguments, path, *stream, "--json"]) == 1
     assert json.loads(capsys.readouterr().err)["error"] == "Misconfigured"
     assert main([*arguments, path, *stream, "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["status"], ["log", "show"], ["log", "verify"], ["consume"]])
+@pytest.mark.parametrize("kind", ["file", "empty folder", "empty name"])
+def test_what_is_no_store_is_said(
+    arguments: list[str], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "place"
+    path.write_text("x") if kind == "file" else path.mkdir()
+    stream = ["averages", "--wait", "1 millisecond"] if arguments[0] == "consume" else []
+    assert main([*arguments, "" if kind == "empty name" else str(path), *stream]) == 1
+    error = capsys.readouterr().err
+    expected = {"file": "it is a file", "empty folder": "holds no pipeline", "empty name": "the name is empty"}
+    assert expected[kind] in error and "unexpected" not in error
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["log", "show"], ["log", "verify"], ["log", "repair"], ["log", "show", "--journal", "x"]]
+)
+def test_a_folder_of_a_newer_format_is_refused(
+    arguments: list[str], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    catalog_path = Path(url) / "retail" / "pipeline.json"
+    catalog_path.write_text(catalog_path.read_text().replace('"format_version": 1', '"format_version": 2'))
+    stream = ["north"] if arguments[-1] == "repair" else []
+    assert main([*arguments, url, *stream]) == 1
+    assert "format version 2 is newer than 1" in capsys.readouterr().err
+
+
+def test_a_damaged_pipeline_json_does_not_hide_the_log_nor_other_pipelines(
+    url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(url) / "retail" / "pipeline.json"
+    path.with_name("kept").write_bytes(path.read_bytes())
+    path.write_text("{")
+    assert main(["status", url]) == 1
+    assert "pipeline.json cannot be read" in capsys.readouterr().err
+    assert main(["log", "verify", url]) == 0
+    shown = capsys.readouterr()
+    assert "retail/north: 1 frames" in shown.out and "pipeline.json cannot be read" in shown.err
+    other = Path(url) / "second"
+    other.mkdir()
+    (other / "pipeline.json").write_bytes(path.with_name("kept").read_bytes())
+    assert main(["status", url]) == 1
+    shown = capsys.readouterr()
+    assert "retail: never started" in shown.out and "pipeline.json cannot be read" in shown.err
 
 
 @pytest.mark.parametrize("arguments", [["log", "show"], ["log", "verify"], ["log", "repair"], ["consume"]])
@@ -108,7 +155,7 @@ def test_status_shows_streams_consumers_and_sinks(url: str, capsys: pytest.Captu
     assert status["sinks"][0]["stream"] == "averages"
     assert main(["status", url]) == 0
     shown = capsys.readouterr().out
-    assert "retail: not running" in shown and "north" in shown and "report" in shown
+    assert "retail: never started" in shown and "north" in shown and "report" in shown
     with Producer(url, "north", "till"):
         assert main(["status", url, "--json"]) == 0
         (status,) = lines(capsys)
@@ -195,6 +242,45 @@ path.write_text("x" * (life + 1))
 if life < int(sys.argv[2]):
     os.kill(os.getpid(), signal.SIGKILL)
 """
+
+
+def run_json(script: Path, *options: str) -> tuple[int, list[dict[str, Any]], str]:
+    """Run a script by the command; return its status, the lines of its output and what went to standard error."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "holdfast.cli.main", "run", "--json", *options, str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+    return done.returncode, [json.loads(line) for line in done.stdout.splitlines()], done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("print('hello')\nraise ValueError('boom')", "ValueError"),
+        ("print('hello')\nimport holdfast as hf\nhf.Pipeline('a b', store='x')", "NameInvalid"),
+        ("print('hello'", "SyntaxError"),
+    ],
+)
+def test_a_script_that_raises_is_one_message(tmp_path: Path, text: str, message: str) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(text)
+    status, events, error = run_json(script)
+    assert status == 1 and [event["event"] for event in events] == ["started", "ended"]
+    said = [line for line in error.splitlines() if line != "hello"]
+    assert [json.loads(line)["error"] for line in said] == [message]
+    assert "Traceback" in run_json(script, "--debug")[2]
+
+
+def test_a_script_that_can_only_fail_again_is_not_started_again(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import holdfast as hf\nhf.Pipeline('a b', store='x')")
+    _, events, _ = run_json(script, "--restarts", "5")
+    assert [event["event"] for event in events] == ["started", "ended"]
+
+
+def test_a_script_that_is_used_wrongly_is_wrong_use(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().parse_args(['--nonsense'])")
+    assert run_json(script)[0] == 2
 
 
 def test_run_starts_a_dead_script_again_up_to_the_limit(

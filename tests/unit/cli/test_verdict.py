@@ -1,0 +1,76 @@
+"""What is wrong with a pipeline is the first thing that somebody who was woken up reads."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.cli.pipeline_status import ConsumerStatus, PipelineStatus, StreamStatus, WriterStatus
+from holdfast.cli.verdict import verdict_of
+from holdfast.model import Reported
+
+NODE = WriterStatus("node-host-7-1", "host", 7, 0, True, 1)
+TILL = WriterStatus("producer-till", "host", 8, 0, True, 1)
+
+
+def status(alive: bool | None = True, **changes: object) -> PipelineStatus:
+    """Return a pipeline that runs and keeps up."""
+    streams = [
+        StreamStatus("north", "source", TILL, 5, 0.1, False, 9, 9),
+        StreamStatus("averages", "stage", msgspec.structs.replace(NODE, alive=alive), 5, 0.2, False, 9, 9, ["north"]),
+    ]
+    whole = PipelineStatus("retail", "id", "file:///x", alive, 9, 2, 200_000, 1 << 40, streams, [], [], [])
+    return msgspec.structs.replace(whole, **changes)
+
+
+def with_stream(found: PipelineStatus, name: str, **changes: object) -> PipelineStatus:
+    streams = [msgspec.structs.replace(each, **changes) if each.name == name else each for each in found.streams]
+    return msgspec.structs.replace(found, streams=streams)
+
+
+def test_a_pipeline_that_keeps_up_has_no_problem() -> None:
+    verdict = verdict_of(status())
+    assert (verdict.state, verdict.problems) == ("running", [])
+
+
+def test_an_input_whose_producer_is_gone_is_named() -> None:
+    gone = msgspec.structs.replace(TILL, alive=False)
+    verdict = verdict_of(with_stream(status(), "north", writer=gone, lag_s=60.0))
+    assert verdict.problems == [
+        "averages waits for north, whose boundary is 60.0 s behind: producer 'till' (process 8 on host) is gone; "
+        "start it again"
+    ]
+
+
+def test_an_input_that_nobody_ever_sent_to_is_named() -> None:
+    (problem,) = verdict_of(with_stream(status(), "north", writer=None, lag_s=None)).problems
+    assert problem == "averages waits for north, to which nobody has sent anything yet"
+
+
+def test_a_stage_that_is_behind_its_inputs_is_named() -> None:
+    (problem,) = verdict_of(with_stream(status(), "averages", lag_s=12.0)).problems
+    assert "averages is 12.0 s behind its input" in problem
+
+
+def test_a_failure_is_said_with_its_reason_and_a_stop_with_the_next_step() -> None:
+    failed = verdict_of(status(False, failure=Reported("averages", "BadRow: row 3 of x.csv", 5)))
+    assert failed.state == "failed" and "BadRow: row 3 of x.csv" in failed.problems[0]
+    stopped = verdict_of(status(False))
+    assert stopped.state == "stopped" and "start it again" in stopped.problems[0]
+
+
+def test_a_pipeline_whose_windows_are_all_closed_is_finished() -> None:
+    verdict = verdict_of(with_stream(status(False), "averages", ended=True))
+    assert (verdict.state, verdict.problems) == ("finished", [])
+
+
+@pytest.mark.parametrize(("alive", "state"), [(None, "unknown"), (True, "running")])
+def test_a_node_of_another_machine_is_not_called_dead(alive: bool | None, state: str) -> None:
+    assert verdict_of(status(alive)).state == state
+
+
+def test_room_consumers_and_unreadable_streams_are_said() -> None:
+    expired = ConsumerStatus("averages", "report", 1, 2, True)
+    found = with_stream(status(disk_free_bytes=5 << 20, consumers=[expired]), "north", problem="it is damaged")
+    said = "\n".join(verdict_of(found).problems)
+    assert "5 MB left" in said and "'report' of averages" in said and "north cannot be read: it is damaged" in said
