@@ -1,6 +1,6 @@
 """The pipeline of the demo: the average price of each item in each ten seconds, from two shops.
 
-    python -m holdfast.demo.retail FOLDER [--available-now] [--compare STORE]
+    python -m holdfast.demo.retail FOLDER [--available-now | --create | --compare]
 
 `north` is fed by a `Producer`, `south` by files that appear in a folder.
 """
@@ -45,6 +45,9 @@ def main(arguments: list[str]) -> None:
     if "--compare" in arguments:
         rows = averages.toSpark().toArrow().to_pylist()
         print(json.dumps(rows, default=str), flush=True)
+        return
+    if "--create" in arguments:
+        pipeline.create()
         return
     pipeline.run(available_now="--available-now" in arguments)
 

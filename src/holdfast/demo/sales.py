@@ -9,8 +9,28 @@ import numpy as np
 import pyarrow as pa
 
 NAME: Final = "retail"
-ITEMS: Final = ("apple", "bread", "cheese", "coffee", "egg", "flour", "honey", "jam", "juice", "milk", "pasta", "pear",
-                "pepper", "plum", "rice", "salt", "soap", "sugar", "tea", "yoghurt")
+ITEMS: Final = (
+    "apple",
+    "bread",
+    "cheese",
+    "coffee",
+    "egg",
+    "flour",
+    "honey",
+    "jam",
+    "juice",
+    "milk",
+    "pasta",
+    "pear",
+    "pepper",
+    "plum",
+    "rice",
+    "salt",
+    "soap",
+    "sugar",
+    "tea",
+    "yoghurt",
+)
 SCHEMA_TEXT: Final = "item string, price decimal(8,2), sold_at timestamp"
 SCHEMA: Final = pa.schema(
     [("item", pa.string()), ("price", pa.decimal128(8, 2)), ("sold_at", pa.timestamp("us", tz="UTC"))]

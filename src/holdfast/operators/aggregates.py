@@ -9,7 +9,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,12 @@ from holdfast.operators.columns import (
     variable_parts,
 )
 from holdfast.operators.folding import HAS_VALUE, NEVER_NULL, PROGRAM_WORDS, WORDS_OF_CODE
+from holdfast.operators.functions.casts import float_to_decimal
 from holdfast.operators.wide import divide_half_up
 
 DIGITS_MAX = 38
+REAL_DIGITS_MAX = 15
+"""Spark computes the mean of a decimal with so few digits as a double of its unscaled value (`DecimalAggregates`)."""
 NO_BYTES = np.zeros(0, np.uint8)
 
 Gather = Callable[[Words, Words], tuple[Words, Bytes]]
@@ -97,29 +100,35 @@ def aggregate_layout(
 ) -> AggregateLayout:
     """Return the layout of the aggregates; equal arguments are evaluated once."""
     expressions: list[plan.Expression] = []
-    slots = []
-    word = 0
+    found = []
     for aggregate in aggregates:
         argument = None
         if aggregate.argument is not None:
             if aggregate.argument not in expressions:
                 expressions.append(aggregate.argument)
             argument = expressions.index(aggregate.argument)
-        slot = _slot(aggregate, word, argument, type_of)
-        slots.append(slot)
-        word += slot.words
-    return AggregateLayout(tuple(slots), word, tuple(expressions))
+        found.append(_slot(aggregate, argument, type_of))
+    slots, word_count = _placed(found)
+    return AggregateLayout(slots, word_count, tuple(expressions))
 
 
-def _slot(
-    aggregate: plan.Aggregate, word: int, argument: int | None, type_of: Callable[[plan.Expression], pa.DataType]
-) -> Slot:
+def _placed(slots: Sequence[Slot]) -> tuple[tuple[Slot, ...], int]:
+    """Give each slot its words. Variable values come first, as a record can name only so many words as theirs."""
+    starts: dict[int, int] = {}
+    word = 0
+    for number in sorted(range(len(slots)), key=lambda number: not slots[number].variable):
+        starts[number] = word
+        word += slots[number].words
+    return tuple(replace(slot, word=starts[number]) for number, slot in enumerate(slots)), word
+
+
+def _slot(aggregate: plan.Aggregate, argument: int | None, type_of: Callable[[plan.Expression], pa.DataType]) -> Slot:
     function = aggregate.function
     if function == "count_all" or aggregate.argument is None:
-        return Slot(aggregate.name, function, folding.COUNT_ROWS, word, None, None, pa.int64(), 0)
+        return Slot(aggregate.name, function, folding.COUNT_ROWS, 0, None, None, pa.int64(), 0)
     type_ = type_of(aggregate.argument)
     code, result, digits = _code(aggregate, type_)
-    return Slot(aggregate.name, function, code, word, argument, type_, result, digits if aggregate.ansi else -digits)
+    return Slot(aggregate.name, function, code, 0, argument, type_, result, digits if aggregate.ansi else -digits)
 
 
 def _code(aggregate: plan.Aggregate, type_: pa.DataType) -> tuple[int, pa.DataType, int]:
@@ -138,7 +147,7 @@ def _code(aggregate: plan.Aggregate, type_: pa.DataType) -> tuple[int, pa.DataTy
         return folding.MOMENTS, pa.float64(), 0
     if function == "sum":
         return _sum_code(aggregate, type_, kind)
-    if function == "avg" and _is_number(type_):
+    if function == "avg" and (_is_number(type_) or pa.types.is_duration(type_)):
         return _mean_code(type_, kind)
     raise _unsupported(function, type_)
 
@@ -174,8 +183,13 @@ def _sum_code(aggregate: plan.Aggregate, type_: pa.DataType, kind: Kind) -> tupl
 def _mean_code(type_: pa.DataType, kind: Kind) -> tuple[int, pa.DataType, int]:
     if pa.types.is_decimal128(type_):
         result = pa.decimal128(min(DIGITS_MAX, type_.precision + 4), min(DIGITS_MAX, type_.scale + 4))
+        if result.precision <= REAL_DIGITS_MAX:
+            return folding.MEAN_REAL, result, 0
         code = folding.SUM_LONG_DECIMAL if kind == Kind.LONG_DECIMAL else folding.SUM_DECIMAL
         return code, result, min(DIGITS_MAX, type_.precision + 10)
+    if pa.types.is_duration(type_):
+        # Whole microseconds, rounded as decimals are.
+        return folding.SUM_DECIMAL, type_, DIGITS_MAX
     return folding.MEAN_REAL, pa.float64(), 0
 
 
@@ -224,7 +238,7 @@ class _ArgumentRows:
         validity = self._validity(slot.argument)
         if slot.code == folding.COUNT:
             return 0, validity
-        form = "real" if slot.code in _AS_REAL else "words"
+        form = _form(slot)
         place = self._places.get((slot.argument, form))
         if place is None:
             place = len(self.words)
@@ -248,6 +262,8 @@ class _ArgumentRows:
             self._data.append(data)
             self._data_size += len(data)
             return [offsets[1:] - offsets[:-1], starts]
+        if form == "unscaled":
+            return [fixed_words(column).astype(np.float64).view(np.int64)]
         if form == "real" and kind != Kind.REAL:
             return [fixed_words(plain(column.cast(pa.float64(), safe=False)))]
         words = fixed_words(column)
@@ -259,6 +275,13 @@ class _ArgumentRows:
         if not self._data:
             return NO_BYTES
         return np.ascontiguousarray(self._data[0]) if len(self._data) == 1 else np.concatenate(self._data)
+
+
+def _form(slot: Slot) -> str:
+    """Return how the slot wants its argument: as its words, as a real, or as the real of a decimal's unscaled value."""
+    if slot.code not in _AS_REAL:
+        return "words"
+    return "unscaled" if pa.types.is_decimal128(slot.type) else "real"
 
 
 def encode_arguments(layout: AggregateLayout, columns: Sequence[pa.Array], rows: int, kept: Bytes) -> Arguments:
@@ -291,10 +314,7 @@ def _finish(slot: Slot, words: Words, gather: Gather) -> pa.Array:
     if slot.code == folding.MOMENTS:
         return _finish_moments(slot, np.ascontiguousarray(words).view(np.float64))
     if slot.code == folding.MEAN_REAL:
-        counts = words[:, 0]
-        sums = np.ascontiguousarray(words[:, 1]).view(np.float64)
-        means = sums / np.maximum(counts, 1).astype(np.float64)
-        return from_words(means.view(np.int64), counts > 0, slot.type)
+        return _finish_mean(slot, words)
     if slot.code in (folding.SUM_DECIMAL, folding.SUM_LONG_DECIMAL):
         return _finish_decimal(slot, words)
     mask = words[:, 0] == HAS_VALUE
@@ -303,6 +323,17 @@ def _finish(slot: Slot, words: Words, gather: Gather) -> pa.Array:
         return from_variable(offsets, data, mask, slot.type)
     value = words[:, 1] if slot.words == 2 else words[:, 1:3]
     return from_words(np.ascontiguousarray(value), mask, slot.type)
+
+
+def _finish_mean(slot: Slot, words: Words) -> pa.Array:
+    counts = words[:, 0]
+    sums = np.ascontiguousarray(words[:, 1]).view(np.float64)
+    means = sums / np.maximum(counts, 1).astype(np.float64)
+    if not pa.types.is_decimal128(slot.type):
+        return from_words(means.view(np.int64), counts > 0, slot.type)
+    assert slot.argument_type is not None
+    scaled = pa.array(means / 10.0**slot.argument_type.scale, mask=counts == 0)
+    return float_to_decimal(slot.type, scaled)
 
 
 def _finish_moments(slot: Slot, reals: np.ndarray[Any, np.dtype[np.float64]]) -> pa.Array:
@@ -324,8 +355,10 @@ def _finish_decimal(slot: Slot, words: Words) -> pa.Array:
         results = np.ascontiguousarray(words[:, 1:3])
     else:
         assert slot.argument_type is not None
-        extra_digits = slot.type.scale - slot.argument_type.scale
-        results, fits = _divide_rows(np.ascontiguousarray(words), extra_digits, slot.type.precision)
+        exact = pa.types.is_decimal128(slot.type)
+        extra_digits = slot.type.scale - slot.argument_type.scale if exact else 0
+        digits = slot.type.precision if exact else DIGITS_MAX
+        results, fits = _divide_rows(np.ascontiguousarray(words), extra_digits, digits)
         if not bool(fits.all()):
             if slot.digits > 0:
                 raise BadRow(
@@ -333,7 +366,7 @@ def _finish_decimal(slot: Slot, words: Words) -> pa.Array:
                     "decimal with fewer digits before the point, or to double"
                 )
             mask = mask & fits
-    if slot.type.precision <= 18:
+    if kind_of(slot.type) != Kind.LONG_DECIMAL:
         return from_words(np.ascontiguousarray(results[:, 0]), mask, slot.type)
     return from_words(results, mask, slot.type)
 

@@ -14,6 +14,8 @@ import ctypes
 import gc
 import os
 import signal
+from collections.abc import Callable
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 
@@ -36,14 +38,27 @@ def warm() -> None:
     warm_slot()
 
 
+def quiet_worker(worker: Callable[..., int]) -> Callable[..., int]:
+    """Return Spark's worker loop, without a traceback when the JVM is gone: then nobody waits for the answer."""
+
+    def run(*arguments: Any) -> int:
+        try:
+            return worker(*arguments)
+        except (BrokenPipeError, ConnectionResetError):
+            return 1
+
+    return run
+
+
 def main() -> None:
-    from pyspark.daemon import manager
+    import pyspark.daemon
 
     warm()
+    pyspark.daemon.worker = quiet_worker(pyspark.daemon.worker)
     os.register_at_fork(after_in_child=die_with_parent)
     gc.collect()
     gc.freeze()
-    manager()
+    pyspark.daemon.manager()
 
 
 if __name__ == "__main__":

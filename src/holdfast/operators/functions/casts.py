@@ -129,13 +129,22 @@ def _decimal_to_float(target: pa.DataType, value: Value, zone: str) -> Value:
 
 
 def _float_to_decimal(target: pa.DataType, value: Value, zone: str) -> Value:
+    return float_to_decimal(target, value)
+
+
+def float_to_decimal(target: pa.DataType, value: Value) -> Value:
+    """Return reals as decimals; one that does not fit fails its row."""
     finite = pc.is_finite(value)
     # Spark goes through the shortest text of the number, and makes NaN and infinity null.
     text = pc.cast(pc.cast(pc.if_else(finite, value, pa.scalar(None, value.type)), pa.float64()), pa.string())
-    return _text_to_decimal(target, text, zone)
+    return _decimal_of_text(target, text)
 
 
 def _text_to_decimal(target: pa.DataType, value: Value, zone: str) -> Value:
+    return _decimal_of_text(target, value)
+
+
+def _decimal_of_text(target: pa.DataType, value: Value) -> Value:
     text = _trimmed(value)
     fail_where(pc.invert(pc.match_substring_regex(text, _FRACTION)), [value], f"the text is not a {target}")
     # Digits far behind the point cannot move a rounded result; Arrow takes none that it cannot keep.
