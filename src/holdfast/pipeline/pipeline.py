@@ -119,6 +119,12 @@ class Pipeline:
         settings = Settings(self.name, shards, self.bucket_width_us, session_time_zone(self.spark))
         return compile_topology(settings, self._sources, list(self._stages.values()), self._sinks)
 
+    def create(self) -> None:
+        """Make the pipeline's folder in the store, so that producers may send before its first start."""
+        from holdfast.spark import launch
+
+        launch.create(self)
+
     def run(self, available_now: bool = False) -> None:
         """Run until stopped; with `available_now`, take what is there, end every window, and return."""
         from holdfast.spark import launch

@@ -1,9 +1,9 @@
 """Start a pipeline on a Spark session: everything is checked before anything is touched.
 
-    1. The pipeline is compiled, the session's settings and the sinks' folders are checked.
-    2. `pipeline.json` is made, or compared with the one that is there.
-    3. The terms of the streams are taken; a node that lives is named and keeps them.
-    4. The node's loop starts.
+1. The pipeline is compiled, the session's settings and the sinks' folders are checked.
+2. `pipeline.json` is made, or compared with the one that is there.
+3. The terms of the streams are taken; a node that lives is named and keeps them.
+4. The node's loop starts.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import os
 import signal
 import threading
 import time
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.connect.catalog import CATALOG_PATH, create_or_check, load
+from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load
 from holdfast.connect.parquet import prepare_folder
 from holdfast.errors import StreamTaken
 from holdfast.log.store import open_store
@@ -38,20 +39,15 @@ if TYPE_CHECKING:
 def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions | None = None) -> PipelineHandle:
     """Start the pipeline in this process and return its handle."""
     require(pipeline.spark)
-    folder = f"{pipeline.store.rstrip('/')}/{pipeline.name}"
-    store = open_store(folder)
-    if pipeline.shards is None and store.exists(CATALOG_PATH):
-        # How many shards a store has is decided once; the machine of the day does not change it.
-        pipeline.shards = load(store).topology.shards
-    topology, functions = pipeline.topology()
-    catalog = create_or_check(store, topology)
+    store, catalog, functions = create(pipeline)
+    topology = catalog.topology
     for sink in topology.sinks:
         if isinstance(sink.target, ParquetSink):
             prepare_folder(sink.target.path)
     log = _open_log(store, topology, available_now)
     states = state_folder()
     claim(states, catalog.pipeline_id, _local_path(store))
-    setup = SlotSetup(catalog.pipeline_id, folder, msgspec.json.encode(topology), states, tuple(functions))
+    setup = SlotSetup(catalog.pipeline_id, store.url, msgspec.json.encode(topology), states, tuple(functions))
     chosen = options or NodeOptions()
     runner = NodeRunner(
         topology,
@@ -62,6 +58,16 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
         msgspec.structs.replace(chosen, available_now=available_now),
     )
     return runner.start()
+
+
+def create(pipeline: Pipeline) -> tuple[Store, Catalog, list[Callable[..., Any]]]:
+    """Make the pipeline's folder, or check that the one that is there fits; nothing runs yet."""
+    store = open_store(f"{pipeline.store.rstrip('/')}/{pipeline.name}")
+    if pipeline.shards is None and store.exists(CATALOG_PATH):
+        # How many shards a store has is decided once; the machine of the day does not change it.
+        pipeline.shards = load(store).topology.shards
+    topology, functions = pipeline.topology()
+    return store, create_or_check(store, topology), functions
 
 
 def _open_log(store: Store, topology: Topology, available_now: bool) -> StreamLog:
