@@ -1,9 +1,9 @@
 """Start the driver's JVM from a class archive, which halves the time of a cold start.
 
 Guarantees:
-    * The archive is made once for a Java, a PySpark and a set of jars, in the user's cache folder; one that is missing or
-      stale is made again by a separate process in the background. It is never a reason to fail: without it the JVM
-      starts as it always did.
+    * The archive is made once for a Java, a PySpark and a set of jars, in the user's cache folder; one that is missing
+      or stale is made again by a separate process in the background. It is never a reason to fail: without it the
+      JVM starts as it always did.
     * Where a gateway exists already (spark-submit, a notebook), nothing is done.
     * The JVM ends with this process: its standard input closes.
 """
@@ -97,9 +97,7 @@ _gateways: list[subprocess.Popen[bytes]] = []
 """Held for as long as this process lives: a closed standard input ends the JVM."""
 
 
-def _start(
-    java: str, flags: list[str], memory: str, conf: dict[str, str]
-) -> tuple[subprocess.Popen[bytes], int, str]:
+def _start(java: str, flags: list[str], memory: str, conf: dict[str, str]) -> tuple[subprocess.Popen[bytes], int, str]:
     home = spark_home()
     options = [item for key, value in conf.items() for item in ("--conf", f"{key}={value}")]
     command = [java, f"-Xmx{memory}", *flags, *module_options(), "-cp", class_path(home)]
@@ -168,8 +166,10 @@ def archive_path(java: str) -> Path | None:
     home = spark_home()
     jars = os.path.join(home, "jars")
     real = os.path.realpath(java)
-    facts = [real, str(os.stat(real).st_mtime_ns), _version_text(java), class_path(home), *LIGHT_FLAGS, *module_options()]
-    facts += [f"{entry.name} {entry.stat().st_size} {entry.stat().st_mtime_ns}" for entry in sorted(os.scandir(jars), key=str)]
+    facts = [real, str(os.stat(real).st_mtime_ns), _version_text(java), class_path(home)]
+    facts += [*LIGHT_FLAGS, *module_options()]
+    for entry in sorted(os.scandir(jars), key=lambda entry: entry.name):
+        facts.append(f"{entry.name} {entry.stat().st_size} {entry.stat().st_mtime_ns}")
     name = hashlib.sha256("\n".join(facts).encode()).hexdigest()[:24]
     return cache_folder() / f"spark-{name}.jsa"
 

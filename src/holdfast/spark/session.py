@@ -1,8 +1,8 @@
 """The Spark settings that waves need, and a session that has them.
 
 Guarantees:
-    * `session()` returns a classic SparkSession; `require()` names the setting a given session lacks, what it is and what
-      it has to be, before anything is started.
+    * `session()` returns a classic SparkSession; `require()` names the setting a given session lacks, what it is and
+      what it has to be, before anything is started.
     * Nothing listens beyond this machine unless the user says so.
 """
 
@@ -43,7 +43,7 @@ LOCAL: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bind
 
 
 def settings(master: str | None = None) -> dict[str, str]:
-    """Return the settings for your own `SparkSession.builder`: `for k, v in hf.settings().items(): builder.config(k, v)`."""
+    """Return the settings for your own `SparkSession.builder`: give each (name, value) to its `config`."""
     chosen = {name: value for name, (value, _) in REQUIRED.items()} | dict(RECOMMENDED)
     if master is None or master.startswith("local"):
         chosen |= LOCAL
@@ -79,7 +79,9 @@ def session(name: str, **conf: str) -> SparkSession:
 def require(spark: SparkSession) -> None:
     """Raise `SessionUnfit`, which names every setting that is missing, if waves cannot run on this session."""
     if not hasattr(spark, "_jsparkSession"):
-        raise SessionUnfit("holdfast needs a classic Spark session, and this is a Spark Connect session: it cannot run waves")
+        raise SessionUnfit(
+            "holdfast needs a classic Spark session; this is a Spark Connect session: it cannot run waves"
+        )
     conf = spark.sparkContext.getConf()
     lacks = [
         f"{name} is {conf.get(name, 'not set')!r} and must be {value!r} ({reason})"
