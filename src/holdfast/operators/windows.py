@@ -344,11 +344,13 @@ class TimeWindows(Windows):
         found = self.arguments(rows, records)
         self.fold_rows(TIME, rows, records, found, chosen, NO_ROWS)
 
+    def closes(self, watermarks: Watermarks) -> bool:
+        """Return whether the watermark has passed the end of a window that is there."""
+        return self.closing.has_before(_limit(watermarks))
+
     def close(self, watermarks: Watermarks) -> Closed:
         """Return the windows that the watermark has passed, each in the bucket in which it did."""
-        # Only a row's event time moves the watermark; without one nothing can have come to its end.
-        limit = watermarks.last() + 1 if len(watermarks.after) else NO_WATERMARK
-        ends, records = self.closing.pop_until(limit)
+        ends, records = self.closing.pop_until(_limit(watermarks))
         return self._give(ends, records, watermarks.closing_bucket(ends))
 
     def end(self, bucket: int) -> Closed:
@@ -369,6 +371,12 @@ class TimeWindows(Windows):
         if len(records):
             self.map.free(records)
         return in_order(closed)
+
+
+def _limit(watermarks: Watermarks) -> int:
+    """Return what the end of a window that closes is below."""
+    # Only a row's event time moves the watermark; without one nothing can have come to its end.
+    return watermarks.last() + 1 if len(watermarks.after) else NO_WATERMARK
 
 
 def _with_starts(keys: EncodedKeys, chosen: Words, starts: Words) -> EncodedKeys:

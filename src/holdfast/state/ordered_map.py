@@ -20,7 +20,7 @@ import numpy as np
 from holdfast.state.compiled import Words
 from holdfast.state.hash_map import Wave
 from holdfast.state.layout import S_COUNT, OrderedLayout
-from holdfast.state.tree import LINE_RECORDS, add_records, pop_records
+from holdfast.state.tree import LINE_RECORDS, add_records, has_below, pop_records
 
 NO_KEY: Final = -(2**63)
 """In the key word of a record: it is not in the map."""
@@ -50,6 +50,11 @@ class OrderedMap:
             if done == len(records):
                 return
             file.require(16)
+
+    def has_before(self, limit: int) -> bool:
+        """Return whether there is a record with a key below `limit`."""
+        file = self._wave.file
+        return bool(has_below(file.words, file.halves, self._super, limit))
 
     def pop_until(self, limit: int) -> tuple[Words, Words]:
         """Take out everything with a key below `limit`; return keys and records, in order of key."""

@@ -252,6 +252,13 @@ def first_leaf(words: Words, halves: Halves, tree: int) -> int:
 
 
 @kernel
+def has_below(words: Words, halves: Halves, tree: int, limit: int) -> bool:
+    """Return whether there is a key below `limit`."""
+    leaf = first_leaf(words, halves, tree)
+    return words[leaf] > 0 and words[leaf + KEYS_AT] < limit
+
+
+@kernel
 def take_from_list(words: Words, halves: Halves, lines: int, value_at: int, records: Words, count: int) -> int:
     """Move records from a list to `records[count:]`, which has room for a line; return the new count."""
     table = words[lines + S_TABLE]

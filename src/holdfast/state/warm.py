@@ -49,6 +49,7 @@ def _run(state: UnitState) -> None:
     state.begin(1)
     records_map.touch(records_map.find(hashes, keys, offsets, data))
     records_map.read(records, 2)
+    closing.has_before(2)
     closing.pop_until(2)
     records_map.free(records[:2])
     state.rollback()
