@@ -88,9 +88,8 @@ def _logged(old: Ledger, new: Ledger, stream: str) -> Iterator[BatchLogged | Fil
 
 
 def _units(old: Ledger, new: Ledger, stream: str) -> Iterator[UnitCommitted | Ended]:
-    ended = new.ended(stream)
-    if ended is not None and ended != old.ended(stream):
-        yield Ended(stream, ended)
+    known_endings = old.endings(stream)
+    yield from (Ended(stream, bucket_end) for bucket_end in new.endings(stream) if bucket_end not in known_endings)
     digests: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
     known = old.digests(stream)
     for (shard, bucket), (rows, digest) in sorted(new.digests(stream).items()):

@@ -4,19 +4,20 @@ Pure: no I/O. `apply` trusts its input (`admission` has checked it before it was
 
 Invariants:
     * Two ledgers that applied the same items are equal, however the items were grouped into entries.
-    * Queries may run while one other thread applies: lists only grow or are replaced whole. Items of an entry become
+    * Queries may run while one other thread applies: tables only grow or are replaced whole. Items of an entry become
       visible in their order, so read a boundary first, then the frames below it.
 """
 
 from __future__ import annotations
 
-import bisect
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final
 
 import msgspec
 
-from holdfast.errors import StoreUnfit
+from holdfast.errors import JournalCorrupt, StoreUnfit
+from holdfast.log.digest_table import DigestTable
+from holdfast.log.frame_table import FrameTable, SegmentUse
 from holdfast.model import (
     FORMAT_VERSION,
     NO_WATERMARK,
@@ -70,62 +71,21 @@ class SinkPosition(msgspec.Struct, array_like=True):
     intended: SinkIntended | None = None
 
 
-class FrameList(msgspec.Struct, array_like=True):
-    """The frames of one shard of a stream, in the order of their commits."""
-
-    frames: list[Published] = []
-    ends: list[int] = []
-    """The highest `bucket_end` up to each frame: never decreases, so that it can be searched."""
-    in_order: bool = True
-    """Whether `bucket_start` never decreases either."""
-
-    def append(self, frame: Published) -> None:
-        if self.frames:
-            self.in_order = self.in_order and self.frames[-1].bucket_start <= frame.bucket_start
-            self.ends.append(max(self.ends[-1], frame.bucket_end))
-        else:
-            self.ends.append(frame.bucket_end)
-        # The frame last: a query on another thread finds its end for every frame that it sees.
-        self.frames.append(frame)
-
-    def between(self, bucket_from: int, bucket_to: int) -> list[Published]:
-        """Return the frames that have buckets in `[bucket_from, bucket_to)`."""
-        frames = self.frames
-        first = bisect.bisect_right(self.ends, bucket_from, 0, len(frames))
-        if self.in_order:
-            stop = bisect.bisect_left(frames, bucket_to, first, key=_bucket_start)
-            if stop == first or all(frame.bucket_end > bucket_from for frame in frames[first:stop]):
-                return frames[first:stop]
-            return [frame for frame in frames[first:stop] if frame.bucket_end > bucket_from]
-        return [f for f in frames[first:] if f.bucket_end > bucket_from and f.bucket_start < bucket_to]
-
-    def replaced(self, frames: Iterable[Published]) -> FrameList:
-        """Return a list of `frames` alone."""
-        new = FrameList([], [])
-        for frame in frames:
-            new.append(frame)
-        return new
-
-
-def _bucket_start(frame: Published) -> int:
-    return frame.bucket_start
-
-
 class StreamState(msgspec.Struct, array_like=True):
     """Everything that the journal says about one stream. `None` for a boundary means nothing was promised."""
 
-    shards: dict[int, FrameList] = {}
+    shards: dict[int, FrameTable] = {}
     boundary_us: int = NO_BOUNDARY
     event_time_max_us: int = NO_WATERMARK
     batches: dict[str, tuple[int, int]] = {}
     files: dict[str, FileLogged] = {}
     units: dict[int, Unit] = {}
     snapshots: dict[int, list[SnapshotVerified]] = {}
-    digests: dict[int, dict[int, tuple[int, int]]] = {}
-    """Per shard and bucket: data rows and digest."""
+    digests: dict[int, DigestTable] = {}
     digests_folded: dict[int, tuple[int, int]] = {}
     """Per shard: rows and sum of digests (modulo 2**64) of the buckets that were trimmed."""
-    ended: int | None = None
+    endings: list[int] = []
+    """Every bucket end at which all windows closed, ascending: a replay closes them there again."""
     trimmed_before: int | None = None
     segment_last: dict[str, str] = {}
     """Per folder: the newest segment that a committed frame was in."""
@@ -141,8 +101,17 @@ class _Head(msgspec.Struct, array_like=True):
     reports: list[Reported]
 
 
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(_Head)
+def _stored(table: object) -> object:
+    assert isinstance(table, FrameTable | DigestTable), "all else is plain"
+    return table.stored()
+
+
+def _restored(kind: type, stored: object) -> FrameTable | DigestTable:
+    return FrameTable.restored(stored) if kind is FrameTable else DigestTable.restored(stored)
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_stored)
+_decoder = msgspec.msgpack.Decoder(_Head, dec_hook=_restored)
 
 
 class Ledger:
@@ -170,14 +139,19 @@ class Ledger:
         return _encoder.encode(self._as_head())
 
     @classmethod
-    def deserialize(cls, data: bytes | memoryview) -> Ledger:
-        """Return the ledger that `serialize` made bytes of."""
-        head = _decoder.decode(data)
+    def deserialize(cls, data: bytes | memoryview, journal: str = "unknown") -> Ledger:
+        """Return the ledger that `serialize` made bytes of; `JournalCorrupt` where the bytes cannot be that."""
+        try:
+            head = _decoder.decode(data)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise _damaged(journal, f"{len(data)} bytes that are not one ({error})") from error
         if head.version > FORMAT_VERSION:
             raise StoreUnfit(
                 f"a journal's head has format version {head.version}, this holdfast reads up to {FORMAT_VERSION}: "
                 "use a newer holdfast"
             )
+        if head.shards <= 0 or head.bucket_width_us <= 0:
+            raise _damaged(journal, f"one of {head.shards} shards and buckets of {head.bucket_width_us} us")
         ledger = cls(head.shards, head.bucket_width_us)
         ledger._streams, ledger._sinks, ledger._reports = head.streams, head.sinks, head.reports
         return ledger
@@ -222,36 +196,24 @@ class Ledger:
         for stream, refs in moved.items():
             self._move(stream, refs)
 
-    def drop(self, stream: str, before_bucket: int) -> list[Published]:
-        """Forget and return the frames that end at or before `before_bucket`; digests of older buckets are folded."""
+    def drop(self, stream: str, before_bucket: int) -> None:
+        """Forget the frames that end at or before `before_bucket`; digests of older buckets are folded."""
         state = self._state(stream)
-        dropped: list[Published] = []
-        for shard, kept in list(state.shards.items()):
-            if not kept.frames or min(frame.bucket_end for frame in kept.frames) > before_bucket:
-                continue
-            dropped += [frame for frame in kept.frames if frame.bucket_end <= before_bucket]
-            state.shards[shard] = kept.replaced(f for f in kept.frames if f.bucket_end > before_bucket)
+        for shard, frames in list(state.shards.items()):
+            state.shards[shard] = frames.without(before_bucket)
+        state.bytes = sum(frames.size_bytes() for frames in state.shards.values())
         for shard, digests in list(state.digests.items()):
-            self._fold_digests(state, shard, digests, before_bucket)
-        state.bytes -= sum(frame.frame.length for frame in dropped)
+            rows, digest, state.digests[shard] = digests.split(before_bucket)
+            folded_rows, folded = state.digests_folded.get(shard, (0, 0))
+            if rows:
+                state.digests_folded[shard] = (folded_rows + rows, (folded + digest) % _DIGEST_MODULUS)
         state.trimmed_before = max(before_bucket, state.trimmed_before or before_bucket)
-        return dropped
 
     def forget_folders(self, stream: str, folders: Collection[str]) -> None:
         """Forget folders of segments that are gone."""
         if folders:
             state = self._state(stream)
             state.segment_last = {k: v for k, v in state.segment_last.items() if k not in folders}
-
-    @staticmethod
-    def _fold_digests(state: StreamState, shard: int, digests: dict[int, tuple[int, int]], before_bucket: int) -> None:
-        old = [bucket for bucket in digests if bucket < before_bucket]
-        if old:
-            rows, digest = state.digests_folded.get(shard, (0, 0))
-            rows += sum(digests[bucket][0] for bucket in old)
-            digest = (digest + sum(digests[bucket][1] for bucket in old)) % _DIGEST_MODULUS
-            state.digests_folded[shard] = (rows, digest)
-            state.digests[shard] = {bucket: value for bucket, value in digests.items() if bucket >= before_bucket}
 
     def _state(self, stream: str) -> StreamState:
         state = self._streams.get(stream)
@@ -263,7 +225,7 @@ class Ledger:
         state = self._state(item.stream)
         frames = state.shards.get(item.shard)
         if frames is None:
-            frames = state.shards[item.shard] = FrameList([], [])
+            frames = state.shards[item.shard] = FrameTable(item.stream, item.shard)
         frames.append(item)
         state.bytes += item.frame.length
         self._saw_segment(state, item.frame.segment)
@@ -295,9 +257,9 @@ class Ledger:
         if item.digests:
             digests = state.digests.get(item.shard)
             if digests is None:
-                digests = state.digests[item.shard] = {}
+                digests = state.digests[item.shard] = DigestTable()
             for bucket, rows, digest in item.digests:
-                digests[bucket] = (rows, digest)
+                digests.put(bucket, rows, digest)
         state.units[item.shard] = Unit(
             item.generation, item.bucket_end, rows_in + item.rows_in, rows_late + item.rows_late
         )
@@ -316,7 +278,8 @@ class Ledger:
         self._sinks[item.sink] = SinkPosition(item.stream, item.bucket_end, position.rows + item.rows, None)
 
     def _ended(self, item: Ended) -> None:
-        self._state(item.stage).ended = item.bucket_end
+        state = self._state(item.stage)
+        state.endings = sorted({*state.endings, item.bucket_end})
 
     def _reported(self, item: Reported) -> None:
         self._reports = [*self._reports, item][-REPORTS_KEPT:]
@@ -326,11 +289,8 @@ class Ledger:
 
     def _move(self, stream: str, refs: dict[FrameRef, FrameRef]) -> None:
         state = self._state(stream)
-        for shard, held in list(state.shards.items()):
-            if any(frame.frame in refs for frame in held.frames):
-                state.shards[shard] = held.replaced(
-                    msgspec.structs.replace(f, frame=refs[f.frame]) if f.frame in refs else f for f in held.frames
-                )
+        for shard, frames in list(state.shards.items()):
+            state.shards[shard] = frames.moved(refs)
         for ref in refs.values():
             self._saw_segment(state, ref.segment)
 
@@ -369,13 +329,13 @@ class Ledger:
     def all_frames(self, stream: str) -> list[Published]:
         """Return all frames of a stream, of every kind, shard after shard."""
         state = self._streams.get(stream)
-        return [f for _, frames in sorted(state.shards.items()) for f in frames.frames] if state else []
+        return [f for _, frames in sorted(state.shards.items()) for f in frames.all()] if state else []
 
     def last_frame(self, stream: str, shard: int) -> Published | None:
         """Return the newest frame of a shard."""
         state = self._streams.get(stream)
         frames = state.shards.get(shard) if state is not None else None
-        return frames.frames[-1] if frames is not None and frames.frames else None
+        return None if frames is None else frames.last()
 
     def boundary_us(self, stream: str) -> int:
         """Return the boundary of a stream; that of a stage's output is where its last unit is."""
@@ -450,7 +410,7 @@ class Ledger:
         if state is None:
             return {}
         shards = list(state.digests.items())
-        return {(shard, bucket): value for shard, digests in shards for bucket, value in list(digests.items())}
+        return {(shard, bucket): value for shard, digests in shards for bucket, value in digests.items()}
 
     def digests_folded(self, stream: str) -> dict[int, tuple[int, int]]:
         """Return (data rows, sum of digests modulo 2**64) per shard of what was trimmed."""
@@ -458,9 +418,14 @@ class Ledger:
         return {} if state is None else dict(state.digests_folded)
 
     def ended(self, stage: str) -> int | None:
-        """Return the bucket end at which a stage's windows all close, None if it goes on."""
+        """Return the last bucket end at which a stage's windows all close, None if there was none."""
+        endings = self.endings(stage)
+        return endings[-1] if endings else None
+
+    def endings(self, stage: str) -> list[int]:
+        """Return every bucket end at which a stage's windows all close, ascending."""
         state = self._streams.get(stage)
-        return None if state is None else state.ended
+        return [] if state is None else list(state.endings)
 
     def trimmed_before(self, stream: str) -> int | None:
         """Return the first bucket that is kept whole, None if nothing was ever trimmed."""
@@ -471,6 +436,15 @@ class Ledger:
         """Return the bytes of a stream's frames."""
         state = self._streams.get(stream)
         return 0 if state is None else state.bytes
+
+    def segment_uses(self, stream: str, trimmed_before: int | None = None) -> dict[str, SegmentUse]:
+        """Return what each segment of a stream is used for; frames that such a trim would drop do not count."""
+        state = self._streams.get(stream)
+        uses: dict[str, SegmentUse] = {}
+        for _, table in sorted(state.shards.items()) if state is not None else ():
+            for path, use in table.uses(trimmed_before).items():
+                uses[path] = uses[path] + use if path in uses else use
+        return uses
 
     def segment_last(self, stream: str) -> dict[str, str]:
         """Return, per folder of segments, the name of the newest one that a committed frame was in."""
@@ -486,6 +460,13 @@ class Ledger:
     def reports(self) -> list[Reported]:
         """The last reports, the newest last."""
         return list(self._reports)
+
+
+def _damaged(journal: str, found: str) -> JournalCorrupt:
+    return JournalCorrupt(
+        f"the journal {journal} is damaged: expected a head that this version knows, found {found}; restore the file "
+        "from a copy of the store"
+    )
 
 
 def _position(position: SinkPosition) -> tuple[int, int]:

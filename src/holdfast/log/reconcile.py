@@ -20,14 +20,6 @@ from holdfast.model import Published
 from holdfast.ports import Store
 
 
-class SegmentUse(msgspec.Struct, frozen=True):
-    """What the journal says about a segment: how many frames it has there, their bytes, and where the last one ends."""
-
-    frames: int
-    live_bytes: int
-    end: int
-
-
 class Damage(msgspec.Struct, frozen=True):
     """A frame that the journal names and that cannot be read."""
 
@@ -56,27 +48,13 @@ def segment_paths(store: Store, stream: str) -> Iterator[str]:
                     yield f"{root}/{node}/{folder}/{name}"
 
 
-def segment_uses(ledger: Ledger, stream: str, trimmed_before: int | None = None) -> dict[str, SegmentUse]:
-    """Return what the frames of a stream (without those that a trim before that bucket drops) use of each segment."""
-    counts: dict[str, list[int]] = {}
-    for published in ledger.all_frames(stream):
-        if trimmed_before is not None and published.bucket_end <= trimmed_before:
-            continue
-        ref = published.frame
-        use = counts.setdefault(ref.segment, [0, 0, 0])
-        use[0] += 1
-        use[1] += ref.length
-        use[2] = max(use[2], ref.offset + ref.length)
-    return {path: SegmentUse(*use) for path, use in counts.items()}
-
-
 def reconcile(store: Store, ledger: Ledger, streams: Collection[str]) -> Reconciled:
     """Return what is missing and what is too much of `streams`, by names and sizes alone."""
     missing: list[Damage] = []
     orphans: dict[str, int] = {}
     torn_bytes = 0
     for stream in streams:
-        uses = segment_uses(ledger, stream)
+        uses = ledger.segment_uses(stream)
         sizes = {path: store.size(path) for path in segment_paths(store, stream)}
         orphans |= {path: size for path, size in sizes.items() if path not in uses}
         short = {path for path, use in uses.items() if sizes.get(path, -1) < use.end}

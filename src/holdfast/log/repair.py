@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, SegmentCorrupt
 from holdfast.log.ledger import Ledger
-from holdfast.log.reconcile import Damage, reconcile, segment_paths, segment_uses
+from holdfast.log.reconcile import Damage, reconcile, segment_paths
 from holdfast.log.rewrite import copy_frames
 from holdfast.log.segment import FoundFrame, read_view, walk
 from holdfast.log.stream_log import StreamLog
@@ -101,7 +101,7 @@ def cut_tails(store: Store, ledger: Ledger, streams: Collection[str]) -> int:
     """Cut off what lies behind the last committed frame of each segment; return how many bytes."""
     cut = 0
     for stream in streams:
-        for path, use in segment_uses(ledger, stream).items():
+        for path, use in ledger.segment_uses(stream).items():
             size = store.size(path) if store.exists(path) else 0
             if size > use.end:
                 store.truncate(path, use.end)

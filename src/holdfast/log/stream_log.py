@@ -171,6 +171,11 @@ class StreamLog:
                 return
             if isinstance(self._failure, Fenced):
                 raise self._failure
+            # Whoever was queued when it failed is told so now: what is committed again afterwards is then there once.
+            with self._changed:
+                waiting = list(self._queue)
+                self._queue.clear()
+            _fail(waiting, StoreUnavailable(str(self._failure)))
             self._roll_over()
             self._failure = None
 

@@ -193,7 +193,7 @@ class StreamReader:
         term, file, head = found
         fields = file.fields()
         assert fields is not None, "a file with a head has fields"
-        new = Ledger.deserialize(head).about(self._stream)
+        new = Ledger.deserialize(head, file.path).about(self._stream)
         if is_succeeded(self._store, self._stream, term):
             return False
         items += difference(self._ledger or Ledger(new.shards, new.bucket_width_us), new, self._stream)

@@ -96,8 +96,12 @@ def standing(store: Store, stream: str) -> Standing:
 
 
 def is_succeeded(store: Store, stream: str, number: int) -> bool:
-    """Return whether somebody has taken, or begun to take, the term after `number`."""
-    return store.exists(seal_path(stream, number + 1)) or store.exists(term_path(stream, number + 1))
+    """Return whether somebody has taken, or begun to take, a term after `number`.
+
+    Any later one counts, not only the next: its files may have been cleared while those of an older term stayed.
+    """
+    numbers = (name.removesuffix(_SEALING) for name in store.list(terms_folder(stream)))
+    return any(text.isdigit() and int(text) > number for text in numbers)
 
 
 def read_term(store: Store, stream: str, number: int) -> TermRecord:
@@ -176,7 +180,7 @@ def take(store: Store, names: Sequence[str], owner: str, shards: int, bucket_wid
     try:
         numbers = {name: _seal(store, name, owner) for name in names}
         previous, recovered = _recover(store, names, numbers, shards, bucket_width_us)
-        journal = _name_journal(store, owner, max(numbers.values()))
+        journal = _name_journal(store, owner, names[0], numbers[names[0]])
         term = Term(store, owner, journal, numbers, previous)
         for name in names:
             _create(store, term, name)
@@ -256,20 +260,30 @@ def _recover_name(store: Store, name: str, number: int) -> Recovered | None:
         raise _taken(store, name)
     record = read_term(store, name, newest)
     recovered = recover(store, record.journal)
-    if recovered is None and record.previous is not None:
+    while recovered is None and record.previous is not None:
+        # Fewer entries than `entry_end` are fine: what was never synced and never shown may go in a crash. So may a
+        # whole head that its successor read before the crash; then what counts is where that journal went on from.
         recovered = recover(store, record.previous.journal, record.previous.entry_end)
         if recovered is None:
-            # Fewer entries than `entry_end` are fine: what was never synced and never shown may go in a crash.
-            raise StoreCorrupt(
-                f"the journal {record.previous.journal} of stream {name!r} is damaged: term {newest} goes on from it, "
-                "and "
-                "it has no file with a head; restore it from a copy of the store"
-            )
+            record = _record_of(store, name, record)
     return recovered
 
 
+def _record_of(store: Store, name: str, successor: TermRecord) -> TermRecord:
+    """Return the term whose journal `successor` goes on from."""
+    assert successor.previous is not None, "only a term that goes on from another"
+    for number in reversed(standing(store, name).numbers):
+        record = read_term(store, name, number)
+        if number < successor.number and record.journal == successor.previous.journal:
+            return record
+    raise StoreCorrupt(
+        f"the journal {successor.previous.journal} of stream {name!r} is damaged: term {successor.number} goes on from "
+        "it, and it has no file with a head; restore it from a copy of the store"
+    )
+
+
 def _fold(recovered: Recovered, shards: int, bucket_width_us: int) -> Ledger:
-    ledger = Ledger.deserialize(recovered.head)
+    ledger = Ledger.deserialize(recovered.head, recovered.journal)
     if (ledger.shards, ledger.bucket_width_us) != (shards, bucket_width_us):
         raise StoreUnfit(
             f"the journal {recovered.journal} was written with {ledger.shards} shards and buckets of "
@@ -282,16 +296,21 @@ def _fold(recovered: Recovered, shards: int, bucket_width_us: int) -> Ledger:
     return ledger
 
 
-def _name_journal(store: Store, owner: str, number: int) -> str:
-    """Return a folder for a journal that no other term has, claimed by a file in it."""
-    journal, attempt = f"journal/{owner}-{number:06d}", 1
+def _name_journal(store: Store, owner: str, name: str, number: int) -> str:
+    """Return a folder for a journal that no other term ever has, claimed by a file in it.
+
+    It is below the stream whose term has that number: a name that could come again would let whoever clears the term
+    that had it first delete the journal of the one that has it now.
+    """
+    journal, attempt = f"journal/{name}/{owner}-{number:06d}", 1
     while True:
-        try:
-            store.write_new(f"{journal}/owner", f"{socket.gethostname()} {os.getpid()}\n".encode())
-            return journal
-        except AlreadyExists:
-            attempt += 1
-            journal = f"journal/{owner}-{number:06d}.{attempt}"
+        # A crash may bring back part of a journal that was deleted: only a folder with nothing in it is new.
+        if not store.list(journal):
+            with contextlib.suppress(AlreadyExists):
+                store.write_new(f"{journal}/owner", f"{socket.gethostname()} {os.getpid()}\n".encode())
+                return journal
+        attempt += 1
+        journal = f"journal/{name}/{owner}-{number:06d}.{attempt}"
 
 
 def _create(store: Store, term: Term, name: str) -> None:

@@ -113,18 +113,50 @@ def test_a_sparse_segment_is_rewritten_and_readers_follow() -> None:
         assert reader.read(frame.frame, SCHEMA).equals(batch_of(number))
 
 
-def test_retention_asks_to_rewrite_what_is_mostly_dead() -> None:
-    store = FaultyStore()
+def log_of_long_segments(store: FaultyStore, frames: int) -> StreamLog:
+    """Return a log with a frame for each bucket, a dozen or so to a segment."""
     options = LogOptions(segment_bytes=5_000, commit_thread=False)
     log = StreamLog.open(store, NAMES, "node", shards=SHARDS, bucket_width_us=WIDTH_US, options=options)
     writer = log.segment_writer("north", 0, 1)
-    for number in range(40):
+    for number in range(frames):
         committed(log, *items_of(number, append_frame(writer, number)))
-    committed(log, Advanced("north", 40 * WIDTH_US))
-    first = [frame for frame in log.ledger.all_frames("north") if frame.frame.segment == segment_of(log, 0)]
-    needs = {"north": [Need("replay", len(first) - 2)]}
-    (decision,) = decide(log.ledger, needs, sizes_of(store))
+    committed(log, Advanced("north", frames * WIDTH_US))
+    return log
+
+
+def frames_of_first_segment() -> int:
+    log = log_of_long_segments(FaultyStore(), 40)
+    return sum(frame.frame.segment == segment_of(log, 0) for frame in log.ledger.all_frames("north"))
+
+
+def test_retention_asks_to_rewrite_what_is_mostly_dead_and_stays_for_long() -> None:
+    store, first = FaultyStore(), frames_of_first_segment()
+    log = log_of_long_segments(store, first + 1)
+    (decision,) = decide(log.ledger, {"north": [Need("replay", first - 2)]}, sizes_of(store))
     assert decision.rewrite == [segment_of(log, 0)] and decision.delete == []
+
+
+def test_what_will_soon_be_deleted_is_not_copied_before() -> None:
+    """Else each byte of a fast stream would be written twice, and moved in the journal, just before it goes."""
+    store, first = FaultyStore(), frames_of_first_segment()
+    log = log_of_long_segments(store, 40)
+    (decision,) = decide(log.ledger, {"north": [Need("replay", first - 2)]}, sizes_of(store))
+    assert (decision.rewrite, decision.delete) == ([], [])
+    (decision,) = decide(log.ledger, {"north": [Need("replay", first)]}, sizes_of(store))
+    assert (decision.rewrite, decision.delete) == ([], [segment_of(log, 0)])
+
+
+def test_copies_and_folders_whose_writers_are_gone_are_done_with() -> None:
+    store = FaultyStore()
+    log = filled(store)
+    newest = segment_of(log, -1)
+    moved = rewrite(store, log.ledger, "north", [newest])
+    committed(log, *moved.moved)
+    needs = {"north": [Need("nobody but the clock", FRAMES)]}
+    (decision,) = decide(log.ledger, needs, sizes_of(store))
+    assert moved.segment in decision.delete and newest not in decision.delete
+    (decision,) = decide(log.ledger, needs, sizes_of(store), closed_folders=[newest.rpartition("/")[0]])
+    assert newest in decision.delete
 
 
 def test_damage_is_mended_from_a_copy_with_the_committed_checksum() -> None:
