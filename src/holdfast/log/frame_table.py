@@ -78,10 +78,11 @@ class FrameTable:
         return cls(stream, shard)._filled(segments, numbers)
 
     # What changes it.
-    def append(self, frame: Published) -> None:
-        """Add the frame that was committed last."""
+    def append(self, frame: Published) -> bool:
+        """Add the frame that was committed last; return whether it is the first one in its segment."""
         start, end, ref = frame.bucket_start, frame.bucket_end, frame.frame
         number = self._numbers.get(ref.segment)
+        is_first = number is None
         if number is None:
             number = self._numbers[ref.segment] = len(self._segments)
             self._segments.append(ref.segment)
@@ -103,6 +104,7 @@ class FrameTable:
                 self._end_last,
             )
         )
+        return is_first
 
     def without(self, before_bucket: int) -> FrameTable:
         """Return the frames that end after `before_bucket`: this very table where all do."""

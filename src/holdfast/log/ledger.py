@@ -226,9 +226,9 @@ class Ledger:
         frames = state.shards.get(item.shard)
         if frames is None:
             frames = state.shards[item.shard] = FrameTable(item.stream, item.shard)
-        frames.append(item)
+        if frames.append(item):
+            self._saw_segment(state, item.frame.segment)
         state.bytes += item.frame.length
-        self._saw_segment(state, item.frame.segment)
         if item.event_time_max_us > state.event_time_max_us:
             state.event_time_max_us = item.event_time_max_us
 

@@ -18,11 +18,13 @@ from holdfast.model import (
     FileLogged,
     FrameRef,
     JournalItem,
+    Moved,
     Published,
     Reported,
     SinkDone,
     SinkIntended,
     SnapshotVerified,
+    Trimmed,
     UnitCommitted,
 )
 from holdfast.testing.faulty_store import FaultyStore, How
@@ -261,3 +263,34 @@ def test_another_number_of_shards_is_refused(tmp_path: Path) -> None:
     open_local(LocalStore(tmp_path)).close()
     with pytest.raises(StoreUnfit, match="2 shards"):
         StreamLog.open(LocalStore(tmp_path), NAMES, "node", shards=3, bucket_width_us=WIDTH_US)
+
+
+def test_nothing_is_said_about_the_streams_of_others() -> None:
+    log = open_log(FaultyStore())
+    ref = FrameRef("streams/south/node/0-000001/000000.seg", 0, 64)
+    items: list[JournalItem] = [
+        Trimmed("south", 5),
+        Moved("south", ref, ref),
+        Ended("south", 5),
+        SnapshotVerified("south", 0, 5, "snapshots/south/0/b5-1-1"),
+    ]
+    for item in items:
+        refused = log.commit([item])
+        log.flush()
+        assert isinstance(refused.exception(), CommitRefused) and "'south'" in str(refused.exception())
+    assert log.ledger.streams == []
+    log.close()
+
+
+def test_a_refused_entry_leaves_no_trace_among_those_that_are_queued_with_it() -> None:
+    log = open_log(FaultyStore())
+    first = log.commit([UnitCommitted("averages", 0, 1, 0, 5), Advanced("north", 500)])
+    torn = log.commit([UnitCommitted("averages", 0, 1, 5, 9), Advanced("north", 900), BatchLogged("south", "w", 0, 0)])
+    second = log.commit([UnitCommitted("averages", 0, 1, 5, 7), Advanced("north", 600)])
+    late = log.commit([UnitCommitted("averages", 0, 1, 5, 7)])
+    log.flush()
+    assert (first.exception(), second.exception()) == (None, None)
+    assert isinstance(torn.exception(), CommitRefused) and isinstance(late.exception(), CommitRefused)
+    unit = log.ledger.unit("averages", 0)
+    assert unit is not None and unit.bucket_end == 7 and log.ledger.promised("north")[0] == 600
+    log.close()
