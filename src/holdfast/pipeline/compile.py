@@ -15,9 +15,11 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import msgspec
+import pyarrow as pa
 
 from holdfast import plan
 from holdfast.errors import UnsupportedQuery
+from holdfast.operators.types import arrow_type
 from holdfast.pipeline.lineage import (
     AggregationNode,
     MapNode,
@@ -28,6 +30,8 @@ from holdfast.pipeline.lineage import (
     WatermarkNode,
 )
 
+_SURELY_FIT: Final = 16
+"""So many aggregates over all open windows of a key, and keys, have room in a record whatever their types are."""
 _MOVE_TO_SOURCE: Final = "make it a column of the source itself, and only rename it on the way"
 
 
@@ -135,6 +139,8 @@ class _StageCompiler:
             schema=declared.schema,
             checkpoint_every_us=declared.checkpoint_every_us,
         )
+        if aggregation is not None:
+            _check_state(stage, aggregation)
         return stage, {branch.source: _key_columns(aggregation, branch) for branch in branches}
 
     def _steps(self, node: StepNode | MapNode) -> Sequence[plan.Step]:
@@ -222,8 +228,11 @@ def _check_inputs(branches: Sequence[Branch], declared: DeclaredStage) -> None:
 
 def _check_aggregation(node: AggregationNode, branches: Sequence[Branch]) -> None:
     for key in node.aggregation.keys:
-        if key.expression.type.startswith(("array<", "map<")):
-            raise UnsupportedQuery(f"groupBy({key.name!r}): arrays and maps cannot be grouped by (at {node.line})")
+        if _holds_array_or_map(arrow_type(key.expression.type)):
+            raise UnsupportedQuery(
+                f"groupBy({key.name!r}): {key.expression.type} cannot be grouped by; group by atomic columns, or by "
+                f"structs of them (at {node.line})"
+            )
     window = node.aggregation.window
     if not isinstance(window, plan.TimeWindow):
         return
@@ -240,6 +249,27 @@ def _check_aggregation(node: AggregationNode, branches: Sequence[Branch]) -> Non
                 f"F.window({name!r}, ...) has to be on the column of the watermark, which is {branch.event_time!r} of "
                 f"the source {branch.source!r}, unchanged and not through mapInArrow (at {node.line})"
             )
+
+
+def _holds_array_or_map(type_: pa.DataType) -> bool:
+    if pa.types.is_struct(type_):
+        return any(_holds_array_or_map(field.type) for field in type_)
+    return bool(pa.types.is_list(type_) or pa.types.is_map(type_))
+
+
+def _check_state(stage: plan.Stage, node: AggregationNode) -> None:
+    """Refuse windows that a unit's records cannot hold."""
+    window = node.aggregation.window
+    open_windows = -(-window.size // window.slide) if isinstance(window, plan.CountWindow) else 1
+    if open_windows * len(node.aggregation.aggregates) + len(node.aggregation.keys) <= _SURELY_FIT:
+        return
+    # Only here, as it loads the kernels, which the node's own process does without.
+    from holdfast.operators.stage import layout_of
+
+    try:
+        layout_of(stage)
+    except UnsupportedQuery as error:
+        raise UnsupportedQuery(f"groupBy: {error} (at {node.line})") from error
 
 
 def _key_columns(node: AggregationNode | None, branch: Branch) -> tuple[str, ...] | None:

@@ -18,6 +18,7 @@ from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 from holdfast import plan
 from holdfast.config import interval_us
 from holdfast.errors import UnsupportedQuery
+from holdfast.operators.types import is_nested
 from holdfast.spark.catalyst_expression import (
     Converter,
     JavaObject,
@@ -281,6 +282,10 @@ def _aggregate(expression: JavaObject, name: str) -> plan.Aggregate:
         return _count(expression, function, name)
     mode = evaluation_mode(function)
     argument = Converter().convert(function.children().apply(0))
+    if is_nested(argument.type):
+        raise UnsupportedQuery(
+            f"{expression.sql()}: {kind} of a struct, array or map is not there yet; aggregate its fields, or count it"
+        )
     if mode == "TRY" and argument.type not in ("float", "double"):
         raise UnsupportedQuery(f"{expression.sql()}: aggregates that make an overflow null (try_...) are not there yet")
     ignore_nulls = kind in ("first", "last") and bool(function.ignoreNulls())

@@ -17,7 +17,7 @@ from holdfast import plan
 from holdfast.errors import UnsupportedQuery
 from holdfast.operators.expressions import constant, folded
 from holdfast.operators.functions import calendar, casts, texts
-from holdfast.operators.types import is_nested
+from holdfast.operators.types import arrow_type, is_decimal, is_nested
 from holdfast.spark.types import type_text
 
 JavaObject = Any
@@ -84,6 +84,7 @@ _COMPARING: Final = frozenset(
     ("EqualTo", "EqualNullSafe", "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "In")
 )
 _NUMBERS_BY_WIDTH: Final = ("tinyint", "smallint", "int", "bigint", "float", "double")
+_DIGITS_OF_WHOLE: Final = {"tinyint": 3, "smallint": 5, "int": 10, "bigint": 19}
 _REPLACEABLE: Final = "org.apache.spark.sql.catalyst.expressions.RuntimeReplaceable"
 ADVICE: Final = "compute it in mapInArrow, or in the program that fills the source"
 
@@ -289,7 +290,23 @@ def _never_fails(source: str, target: str) -> bool:
         return True
     if source in _NUMBERS_BY_WIDTH and target in _NUMBERS_BY_WIDTH:
         return _NUMBERS_BY_WIDTH.index(source) <= _NUMBERS_BY_WIDTH.index(target)
+    if is_decimal(source) or is_decimal(target):
+        return _decimal_never_fails(source, target)
     return source in ("date", "timestamp", "timestamp_ntz") and target in ("date", "timestamp", "timestamp_ntz")
+
+
+def _decimal_never_fails(source: str, target: str) -> bool:
+    if target in ("float", "double"):
+        return True
+    digits = _DIGITS_OF_WHOLE.get(source)
+    if not is_decimal(target) or (digits is None and not is_decimal(source)):
+        return False
+    wanted, scale = arrow_type(target), 0
+    if digits is None:
+        found = arrow_type(source)
+        digits, scale = found.precision - found.scale, found.scale
+    # A scale that is cut may round up into one more digit.
+    return bool(wanted.precision - wanted.scale >= digits + (1 if wanted.scale < scale else 0))
 
 
 def _check_function(name: str, expression: JavaObject, arguments: list[plan.Expression]) -> None:
