@@ -4,7 +4,8 @@ Invariants:
     * A unit's next wave starts only when its last one is committed: its wave log holds one wave.
     * What a slot put out becomes true in one entry with the unit's new position. A receipt of a wave that the node does
       not wait for is dropped, so a late task changes nothing.
-    * A commit that failed is said again when the journal is open again: its frames are synced, nothing is computed twice.
+    * A commit that failed is said again when the journal is open again: its frames are synced, nothing is computed
+      twice.
     * The same events give the same commands.
 """
 
@@ -15,7 +16,7 @@ from typing import Any
 
 from holdfast.errors import BadRow
 from holdfast.log.ledger import Ledger
-from holdfast.model import FIRST_BUCKET, Advanced, Ended, JournalItem, Reported, SnapshotVerified, UnitCommitted
+from holdfast.model import FIRST_BUCKET, Ended, JournalItem, Reported, SnapshotVerified, UnitCommitted
 from holdfast.node import events
 from holdfast.node.delivery import Delivery, DeliveryPhase, DeliveryStep
 from holdfast.node.intake import Intake
@@ -75,6 +76,7 @@ class NodeDecider:
         self._idle_committed_us = now_us
         self._trimmed_us = now_us
         self._reopen_us: int | None = None
+        self._reopening = False
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             events.SlotsChanged: self._slots_changed,
             events.ItemsRead: self._items_read,
@@ -84,6 +86,7 @@ class NodeDecider:
             events.Committed: self._committed,
             events.CommitFailed: self._commit_failed,
             events.LogReopened: self._log_reopened,
+            events.ReopenFailed: self._reopen_failed,
             events.SnapshotFound: self._snapshot_found,
             events.Displayed: self._displayed,
             events.TimePassed: lambda event: None,
@@ -210,11 +213,15 @@ class NodeDecider:
         self._reopen_us = self.situation.now_us + self.situation.options.reopen_every_us
 
     def _log_reopened(self, event: events.LogReopened) -> None:
+        self._reopening = False
         self.log_open = True
         self._reopen_us = None
         self._warn("the journal takes entries again")
         for number, ticket in sorted(self.situation.tickets.items()):
             self._commands.append(events.Commit(number, ticket.items))
+
+    def _reopen_failed(self, event: events.ReopenFailed) -> None:
+        self._reopening = False
 
     def _snapshot_found(self, event: events.SnapshotFound) -> None:
         unit = self.situation.units[event.stage, event.shard]
@@ -224,7 +231,7 @@ class NodeDecider:
             unit.snapshot_pending = None
             self._warn(f"the snapshot {event.path} was not written: {event.failed}. The one before it still serves")
         elif event.bucket_end <= unit.bucket_committed:
-            # A snapshot of a wave that the journal does not name yet would be ahead of the truth: it is looked for again.
+            # One of a wave that the journal does not name yet would be ahead of the truth: it is looked for again.
             unit.snapshot_pending = None
             self._commit([SnapshotVerified(event.stage, event.shard, event.bucket_end, event.path)])
 
@@ -378,7 +385,9 @@ class NodeDecider:
     def _go_on(self) -> None:
         """Give the idle something to do, and see whether it is over."""
         self._late_waves()
-        if self._reopen_us is not None and self.situation.now_us >= self._reopen_us:
+        if self._reopen_us is not None and self.situation.now_us >= self._reopen_us and not self._reopening:
+            # One at a time: a second success would send entries again that are on their way already.
+            self._reopening = True
             self._reopen_us = self.situation.now_us + self.situation.options.reopen_every_us
             self._commands.append(events.ReopenLog())
         if not self.stopping:
@@ -483,31 +492,31 @@ class NodeDecider:
     def _is_idle(self, stage: Stage, unit: Unit, target: int) -> bool:
         if unit.phase is not Phase.READY or unit.bucket_committed >= target:
             return False
-        ended = self.situation.ledger.ended(stage.name)
-        if ended is not None and unit.bucket_memory < ended:
+        if any(unit.bucket_memory < ended for ended in self.situation.ledger.endings(stage.name)):
             return False
         return not self.situation.has_rows(stage, unit.bucket_memory, target)
 
     def _end_what_is_over(self) -> None:
-        """With `available_now`: when all input is logged, close its last bucket; when that is read, end every window."""
+        """With `available_now`: when all input is logged, close its last bucket; when that is read, end all windows."""
         here = self.situation
         if not here.options.available_now or not here.all_logged():
             return
         if not here.bumped:
             here.bumped = True
-            found = [intake.bucket_reached for intake in here.intakes.values()]
-            reached = [bucket for bucket in found if bucket is not None]
+            found = {name: intake.bucket_reached for name, intake in here.intakes.items()}
+            reached = {name: bucket for name, bucket in found.items() if bucket is not None}
+            here.bucket_there |= {name: bucket + 1 for name, bucket in reached.items()}
             for intake in here.intakes.values() if reached else ():
                 # One bucket for the last rows to be complete, and an empty one in which every window closes.
-                self._commit(intake.finish(max(reached) + 2))
-            return
-        if any(isinstance(item, Ended) for ticket in here.tickets.values() for item in ticket.items):
+                self._commit(intake.finish(max(reached.values()) + 2))
             return
         for stage in here.stages.values():
-            target = here.target(stage)
-            ended = here.ledger.ended(stage.name)
-            if target > FIRST_BUCKET and (ended is None or here.has_rows(stage, ended, target)):
-                self._commit([Ended(stage.name, target)])
+            ending = None if stage.name in here.endings else here.ending_of(stage)
+            if ending is None:
+                continue
+            here.endings[stage.name] = ending
+            if ending > FIRST_BUCKET and ending != here.ledger.ended(stage.name):
+                self._commit([Ended(stage.name, ending)])
 
     def _trim(self) -> None:
         here = self.situation
@@ -564,6 +573,7 @@ class NodeDecider:
     def _finish_with(self, error: str, message: str) -> None:
         """Stop because of an error that going on would not mend; it is reported so that `status` still knows it."""
         self._ticket += 1
-        report = Reported(self.situation.topology.name, f"{error}: {message}", self.situation.now_us)
+        # A report is about a stream, or no reader would be told of it.
+        report = Reported(next(iter(self.situation.stages)), f"{error}: {message}", self.situation.now_us)
         self._commands += [events.Commit(self._ticket, [report]), events.Finish(error, message)]
         self.finished = True

@@ -70,6 +70,10 @@ class LogReopened(msgspec.Struct, frozen=True, tag=True):
     """The journal takes commits again. What was committed is in the ledger; what failed has to be said again."""
 
 
+class ReopenFailed(msgspec.Struct, frozen=True, tag=True):
+    """The journal still takes nothing."""
+
+
 class SnapshotFound(msgspec.Struct, frozen=True, tag=True):
     """A snapshot's manifest is complete and durable (or its writer gave up, with `failed` saying why)."""
 
@@ -106,6 +110,7 @@ Event = (
     | Committed
     | CommitFailed
     | LogReopened
+    | ReopenFailed
     | SnapshotFound
     | Displayed
     | TimePassed
@@ -132,7 +137,7 @@ class Commit(msgspec.Struct, frozen=True, tag=True):
 
 
 class ReopenLog(msgspec.Struct, frozen=True, tag=True):
-    """Try to open the journal anew."""
+    """Try to open the journal anew; the answer is `LogReopened` or `ReopenFailed`."""
 
 
 class LookForFiles(msgspec.Struct, frozen=True, tag=True):

@@ -40,9 +40,7 @@ class Scheduler:
 
     def _attach(self, slot: SlotState) -> list[Work]:
         absent = [
-            unit
-            for unit in self._situation.units.values()
-            if unit.slot == slot.number and unit.phase is Phase.ABSENT
+            unit for unit in self._situation.units.values() if unit.slot == slot.number and unit.phase is Phase.ABSENT
         ]
         works: list[Work] = []
         for unit in absent[:ATTACH_AT_ONCE]:
@@ -89,9 +87,9 @@ class Scheduler:
         ledger = self._situation.ledger
         bucket_from = group[0].bucket_memory
         target = self._situation.processable(stage)
-        ended = ledger.ended(stage.name)
-        ending = ended is not None and bucket_from < ended <= target
-        if ended is not None and ending:
+        ended = next((bucket for bucket in ledger.endings(stage.name) if bucket_from < bucket <= target), None)
+        ending = ended is not None
+        if ended is not None:
             target = ended
         if limit is not None and limit < target:
             target, ending = limit, False
@@ -134,15 +132,14 @@ class Scheduler:
                 delivery.step(DeliveryStep.DELIVERY_ORDERED)
                 frames = self._situation.ledger.frames(intent.stream, intent.bucket_start, intent.bucket_end)
                 return [
-                    DeliverWork(
-                        intent.sink, intent.stream, intent.bucket_start, intent.bucket_end, intent.name, frames
-                    )
+                    DeliverWork(intent.sink, intent.stream, intent.bucket_start, intent.bucket_end, intent.name, frames)
                 ]
         return []
 
     def _ingest(self) -> list[Work]:
-        waiting = [intake for intake in self._situation.intakes.values() if intake.waiting]
-        if not waiting or self._situation.rows_ahead() > self._situation.options.ingest_ahead_rows:
+        here = self._situation
+        waiting = [intake for name, intake in here.intakes.items() if intake.waiting and here.may_ingest(name)]
+        if not waiting:
             return []
         # The source that has read least comes first, so that none of them holds the others' buckets up.
         intake = min(waiting, key=lambda intake: intake.next_commit)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from holdfast.log.ledger import Ledger
-from holdfast.model import END_OF_TIME, FIRST_BUCKET, MANY_SHARDS, Advanced, JournalItem
+from holdfast.model import END_OF_TIME, FIRST_BUCKET, MANY_SHARDS, Advanced, JournalItem, Published
 from holdfast.node.delivery import Delivery, DeliveryPhase
 from holdfast.node.intake import Intake
 from holdfast.node.messages import Order
@@ -54,9 +54,11 @@ class Situation:
     deliveries: dict[str, Delivery] = field(default_factory=dict)
     tickets: dict[int, Ticket] = field(default_factory=dict)
     bucket_there: dict[str, int] = field(default_factory=dict)
-    """With `available_now`: up to where the streams of producers reached when the node started."""
+    """With `available_now`: the end of each source's last bucket with rows; of a producer's, when the node started."""
     bumped: bool = False
     """With `available_now`: all input is logged, and the boundaries have passed its last bucket."""
+    endings: dict[str, int] = field(default_factory=dict)
+    """With `available_now`: the bucket end at which each stage stops. Decided once in a run."""
 
     def units_of(self, stage: str) -> Iterable[Unit]:
         return (self.units[stage, shard] for shard in range(self.topology.shards))
@@ -68,9 +70,14 @@ class Situation:
     def processable(self, stage: Stage) -> int:
         """Return how far the stage's units may go now: with `available_now` the last bucket waits for its `Ended`."""
         target = self.target(stage)
-        if not self.options.available_now or target == FIRST_BUCKET or self.ledger.ended(stage.name) == target:
+        if not self.options.available_now or target == FIRST_BUCKET:
             return target
-        return target - 1
+        ending = self.endings.get(stage.name)
+        committed = self.ledger.ended(stage.name)
+        if ending is not None and ending > FIRST_BUCKET and committed != ending:
+            # It is on its way into the journal; no wave may pass it before.
+            return min(target, ending) - 1
+        return target if committed == target else target - 1
 
     def stream_end(self, stream: str) -> int:
         bucket_end = self.ledger.stream_bucket_end(stream)
@@ -78,6 +85,12 @@ class Situation:
 
     def has_rows(self, stage: Stage, bucket_from: int, bucket_to: int) -> bool:
         return any(self.ledger.frames(read.stream, bucket_from, bucket_to) for read in stage.inputs)
+
+    def had_rows(self, stage: Stage, bucket_from: int) -> bool:
+        """Return whether rows came in `bucket_from` or later; rows that are not kept any more count as rows."""
+        trimmed = [self.ledger.trimmed_before(read.stream) for read in stage.inputs]
+        is_trimmed = any(bucket is not None and bucket > bucket_from for bucket in trimmed)
+        return is_trimmed or self.has_rows(stage, bucket_from, self.target(stage))
 
     def output_end(self, stream: str) -> int:
         """Return the bucket before which every unit of the stream's stage has committed."""
@@ -88,12 +101,30 @@ class Situation:
 
     def rows_ahead(self) -> int:
         """Return how many rows are logged and wait to be processed, for the stage that has most of them."""
-        most = 0
+        waiting = (self._frames_ahead(stage) for stage in self.stages.values())
+        return max((sum(frame.rows for frame in frames) for frames in waiting), default=0)
+
+    def _frames_ahead(self, stage: Stage) -> list[Published]:
+        behind = min((unit.bucket_memory for unit in self.units_of(stage.name)), default=FIRST_BUCKET)
+        return [f for read in stage.inputs for f in self.ledger.frames(read.stream, behind, END_OF_TIME)]
+
+    def may_ingest(self, source: str) -> bool:
+        """Return whether a source may bring more rows now: what waits for the stages is bounded.
+
+        A bucket that nobody but the source can complete is not held up by its own rows, however many it has.
+        """
+        limit = self.options.ingest_ahead_rows
         for stage in self.stages.values():
-            behind = min((unit.bucket_memory for unit in self.units_of(stage.name)), default=FIRST_BUCKET)
-            frames = [frame for read in stage.inputs for frame in self.ledger.frames(read.stream, behind, END_OF_TIME)]
-            most = max(most, sum(frame.rows for frame in frames))
-        return most
+            frames = self._frames_ahead(stage)
+            target = self.target(stage)
+            if sum(frame.rows for frame in frames if frame.bucket_start < target) > limit:
+                return False
+            reads = any(read.stream == source for read in stage.inputs)
+            # With `available_now` all that is there gets logged anyhow, and an input that is done moves no boundary.
+            waits_for_others = reads and not self.options.available_now and self.stream_end(source) > target
+            if waits_for_others and sum(frame.rows for frame in frames) > limit:
+                return False
+        return True
 
     def all_logged(self) -> bool:
         """Return whether everything that was there at the start is in the journal."""
@@ -106,21 +137,32 @@ class Situation:
 
     def all_processed(self) -> bool:
         """Return whether, with `available_now`, every unit has committed the end of the input."""
-        if not (self.options.available_now and self.bumped):
-            return False
-        return all(
-            unit.bucket_committed >= self.end_wanted(stage) and unit.phase is not Phase.COMMITTING
-            for stage in self.stages.values()
-            for unit in self.units_of(stage.name)
+        return self.options.available_now and self.bumped and all(map(self.is_processed, self.stages))
+
+    def is_processed(self, stage: str) -> bool:
+        """Return whether, with `available_now`, a stage's end is decided and every unit has committed it."""
+        ending = self.endings.get(stage)
+        return ending is not None and all(
+            unit.bucket_committed >= ending and unit.phase is not Phase.COMMITTING for unit in self.units_of(stage)
         )
 
-    def end_wanted(self, stage: Stage) -> int:
-        """Return where a stage stops with `available_now`: where it ended, or where its input is."""
+    def ending_of(self, stage: Stage) -> int | None:
+        """Return the bucket end at which a stage's windows are to close with `available_now`; None if that is open yet.
+
+        That of an earlier run serves again where no row came after it.
+        """
+        if not all(self.is_processed(read.stream) for read in stage.inputs if read.stream in self.stages):
+            return None
         target = self.target(stage)
+        if target < max((self.bucket_there.get(read.stream, FIRST_BUCKET) for read in stage.inputs), default=target):
+            # Another input's boundary has not yet passed the last rows of one.
+            return None
         ended = self.ledger.ended(stage.name)
-        if ended is None or self.has_rows(stage, ended, target):
-            return target
-        return ended
+        if ended is not None and not self.had_rows(stage, ended):
+            return ended
+        # A run without `available_now` may have gone up to the boundary: the end is then the next bucket's.
+        is_ahead = target == FIRST_BUCKET or all(unit.bucket_committed < target for unit in self.units_of(stage.name))
+        return target if is_ahead else None
 
     def is_delivered(self, delivery: Delivery) -> bool:
         if delivery.phase is not DeliveryPhase.IDLE:
