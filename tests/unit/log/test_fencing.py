@@ -108,4 +108,4 @@ def test_old_terms_and_journals_are_deleted_and_the_last_two_stay() -> None:
         with open_log(process):
             pass
     assert standing(process, "north").numbers == [3, 4]
-    assert process.list("journal") == ["node-000003", "node-000004"]
+    assert process.list("journal/averages") == ["node-000003", "node-000004"]
