@@ -24,6 +24,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, JournalCorrupt, StoreUnavailable, StoreUnfit
 from holdfast.log.frame import checksum
+from holdfast.log.store import number_of
 from holdfast.model import FORMAT_VERSION, Entry
 from holdfast.ports import AppendFile, Buffer, Store
 
@@ -59,8 +60,7 @@ def journal_path(journal: str, number: int) -> str:
 
 def journal_numbers(store: Store, journal: str) -> list[int]:
     """Return the numbers of a journal's files, ascending."""
-    names = (name for name in store.list(journal) if name.endswith(SUFFIX))
-    return [int(name[: -len(SUFFIX)]) for name in names if name[: -len(SUFFIX)].isdigit()]
+    return sorted(number for name in store.list(journal) if (number := number_of(name, SUFFIX)) is not None)
 
 
 def _record(payload: bytes) -> bytes:

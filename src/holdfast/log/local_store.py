@@ -3,7 +3,9 @@
 Invariants:
     * `write_new`, `replace` and a returned `AppendFile.sync` survive a crash of the machine, names included.
     * A file whose sync failed takes nothing more: the kernel may have dropped what it could not write.
-    * A view that `read` returned stays valid after the file has grown, was replaced or was deleted.
+    * A view that `read` returned stays valid after the file has grown, was replaced or was deleted. The store itself
+      does not keep a deleted file's room for long: it lets go of it when it maps another file.
+    * A folder is there while something is in it: it goes with its last file.
 """
 
 from __future__ import annotations
@@ -11,27 +13,28 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import itertools
 import mmap
 import os
+import secrets
 import shutil
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.errors import AlreadyExists, HoldfastError, StoreUnavailable, StoreUnfit
-from holdfast.log.store import validate_path
+from holdfast.log.store import is_name, validate_path
 from holdfast.ports import Buffer, Capabilities, Lock
 
 MAPS_MAX: Final = 256
 """How many files a store keeps mapped; each costs a file descriptor."""
 
 _BUFFERS_PER_WRITE: Final = 512
+_FOLDER_ATTEMPTS: Final = 5
 _NO_BYTES: Final = memoryview(b"")
-_temporary_numbers = itertools.count()
+T = TypeVar("T")
 
 
 def _failure(action: str, path: Path, error: OSError) -> HoldfastError:
@@ -86,6 +89,17 @@ def _make_folders(folder: Path) -> None:
         _sync_folder(new.parent)
 
 
+def _in_folder(folder: Path, act: Callable[[], T]) -> T:
+    """Do what needs a folder, and make the folder where it is missing."""
+    for _ in range(_FOLDER_ATTEMPTS):
+        with contextlib.suppress(FileNotFoundError):
+            return act()
+        # Whoever deletes the last file in a folder deletes the folder: it may go again before it is used.
+        with contextlib.suppress(FileNotFoundError):
+            _make_folders(folder)
+    return act()
+
+
 def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> int:
     """Write all buffers in order, whatever the kernel takes at a time, and return their size."""
     views = [memoryview(buffer).cast("B") for buffer in buffers]
@@ -104,10 +118,11 @@ def _write_all(descriptor: int, buffers: Sequence[Buffer]) -> int:
 class LocalAppendFile:
     """A file that this process made and alone appends to."""
 
-    def __init__(self, path: str, absolute: Path, descriptor: int) -> None:
+    def __init__(self, path: str, absolute: Path, descriptor: int, sync_name: Callable[[Path], None]) -> None:
         self._path = path
         self._absolute = absolute
         self._descriptor = descriptor
+        self._sync_name = sync_name
         self._size = 0
         self._synced_size = 0
         self._name_synced = False
@@ -154,7 +169,7 @@ class LocalAppendFile:
             with _named("syncing", self._absolute):
                 os.fdatasync(self._descriptor)
                 if not self._name_synced:
-                    _sync_folder(self._absolute.parent)
+                    self._sync_name(self._absolute.parent)
         except (HoldfastError, FileNotFoundError) as error:
             self._broken = str(error)
             raise
@@ -207,6 +222,7 @@ class LocalStore:
         self._text_root = f"{self._root}/"
         self._maps: OrderedDict[str, tuple[int, memoryview]] = OrderedDict()
         self._maps_lock = threading.Lock()
+        self._durable_folders: dict[Path, int] = {}
 
     @property
     def root(self) -> Path:
@@ -224,12 +240,8 @@ class LocalStore:
         absolute = self.absolute(path)
         with _named("creating", absolute):
             flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            try:
-                descriptor = os.open(absolute, flags, 0o644)
-            except FileNotFoundError:
-                _make_folders(absolute.parent)
-                descriptor = os.open(absolute, flags, 0o644)
-        return LocalAppendFile(path, absolute, descriptor)
+            descriptor = _in_folder(absolute.parent, lambda: os.open(absolute, flags, 0o644))
+        return LocalAppendFile(path, absolute, descriptor, self._sync_name)
 
     def write_new(self, path: str, data: Buffer) -> None:
         absolute = self.absolute(path)
@@ -240,7 +252,7 @@ class LocalStore:
                 os.link(temporary, absolute)
             finally:
                 os.unlink(temporary)
-            _sync_folder(absolute.parent)
+            self._sync_name(absolute.parent)
 
     def replace(self, path: str, data: Buffer) -> None:
         absolute = self.absolute(path)
@@ -251,7 +263,7 @@ class LocalStore:
             except OSError:
                 os.unlink(temporary)
                 raise
-            _sync_folder(absolute.parent)
+            self._sync_name(absolute.parent)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> memoryview:
         absolute = self._text_root + validate_path(path)
@@ -276,17 +288,16 @@ class LocalStore:
         absolute = self.absolute(folder) if folder else self._root
         with _named("listing", absolute):
             try:
-                # A dot begins the name of a file that is not finished.
-                return sorted(name for name in os.listdir(absolute) if not name.startswith("."))
+                # A dot begins the name of a file that is not finished; other names that no path can have are not ours.
+                return sorted(name for name in os.listdir(absolute) if is_name(name))
             except (FileNotFoundError, NotADirectoryError):
                 return []
 
     def rename(self, source: str, target: str) -> None:
         origin, goal = self.absolute(source), self.absolute(target)
         with _named(f"renaming to {target}", origin):
-            _make_folders(goal.parent)
-            os.rename(origin, goal)
-            _sync_folder(goal.parent)
+            _in_folder(goal.parent, lambda: os.rename(origin, goal))
+            self._sync_name(goal.parent)
             if origin.parent != goal.parent:
                 _sync_folder(origin.parent)
         self._forget(source)
@@ -310,12 +321,13 @@ class LocalStore:
                     raise
                 # Somebody may be adding to the folder: what is left then is deleted by the next call.
                 shutil.rmtree(absolute, ignore_errors=True)
+        self._remove_empty(absolute.parent)
 
     def lock(self, path: str) -> Lock | None:
         absolute = self.absolute(path)
         with _named("locking", absolute):
-            _make_folders(absolute.parent)
-            descriptor = os.open(absolute, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            descriptor = _in_folder(absolute.parent, lambda: os.open(absolute, flags, 0o644))
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -328,13 +340,10 @@ class LocalStore:
 
     def _write_temporary(self, absolute: Path, data: Buffer) -> Path:
         """Write and sync a file beside `absolute`, under a name that `list` does not show."""
-        temporary = absolute.with_name(f".{absolute.name}.{os.getpid()}.{next(_temporary_numbers)}")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        try:
-            descriptor = os.open(temporary, flags, 0o644)
-        except FileNotFoundError:
-            _make_folders(absolute.parent)
-            descriptor = os.open(temporary, flags, 0o644)
+        # Process ids come again, on other hosts and in other containers: what nobody else can have chosen is random.
+        temporary = absolute.with_name(f".{absolute.name}.{secrets.token_hex(8)}")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        descriptor = _in_folder(absolute.parent, lambda: os.open(temporary, flags, 0o644))
         try:
             _write_all(descriptor, [data])
             os.fsync(descriptor)
@@ -345,8 +354,31 @@ class LocalStore:
             os.close(descriptor)
         return temporary
 
+    def _sync_name(self, folder: Path) -> None:
+        """Make the names in a folder survive a crash, and the folder's own, whoever made it.
+
+        Another process may have made it a moment ago, and died before it synced the folder above.
+        """
+        _sync_folder(folder)
+        while folder != self._root:
+            inode = os.stat(folder).st_ino
+            if self._durable_folders.get(folder) == inode:
+                return
+            _sync_folder(folder.parent)
+            self._durable_folders[folder] = inode
+            folder = folder.parent
+
+    def _remove_empty(self, folder: Path) -> None:
+        """Remove a folder that has become empty, and those above it."""
+        with contextlib.suppress(OSError):
+            while folder != self._root:
+                os.rmdir(folder)
+                folder = folder.parent
+
     def _map(self, path: str, absolute: str) -> memoryview:
         """Map a whole file anew. Its last views keep an older map alive, so nobody's bytes go away."""
+        if path not in self._maps:
+            self._forget_deleted()
         descriptor = os.open(absolute, os.O_RDONLY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
@@ -360,6 +392,11 @@ class LocalStore:
         while len(self._maps) > MAPS_MAX:
             self._maps.popitem(last=False)
         return view
+
+    def _forget_deleted(self) -> None:
+        """Let go of files that other processes have deleted: a map keeps the room of a whole segment."""
+        for known in [known for known in self._maps if not os.path.exists(self._text_root + known)]:
+            del self._maps[known]
 
     def _forget(self, path: str) -> None:
         """Let go of the maps of a file, or of all files of a folder."""

@@ -24,7 +24,7 @@ from holdfast.log.frame import (
     encode,
     frame_length_before,
 )
-from holdfast.log.store import validate_name
+from holdfast.log.store import number_of, validate_name
 from holdfast.model import FrameRef
 from holdfast.ports import AppendFile, Store
 
@@ -39,8 +39,8 @@ def segment_folder(stream: str, node: str, slot: str | int, generation: int) -> 
 
 def segment_number(path: str) -> int:
     """Return the number in a segment's name, or -1 if it is not a segment's."""
-    name = path.rpartition("/")[2]
-    return int(name[: -len(SUFFIX)]) if name.endswith(SUFFIX) and name[: -len(SUFFIX)].isdigit() else -1
+    number = number_of(path.rpartition("/")[2], SUFFIX)
+    return -1 if number is None else number
 
 
 class SegmentWriter:

@@ -19,9 +19,21 @@ NAME_LENGTH_MAX: Final = 128
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]*")
 
 
+def is_name(name: str) -> bool:
+    """Return whether `name` may become a part of a path."""
+    return len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name) is not None
+
+
+def number_of(name: str, suffix: str = "") -> int | None:
+    """Return the number that a file is named by, None where it is not: the file is not one of ours then."""
+    text = name.removesuffix(suffix)
+    is_number = name.endswith(suffix) and text.isascii() and text.isdigit()
+    return int(text) if is_number else None
+
+
 def validate_name(name: str) -> str:
     """Return `name` if it may become a part of a path, else raise `NameInvalid`."""
-    if len(name) <= NAME_LENGTH_MAX and _NAME.fullmatch(name):
+    if is_name(name):
         return name
     raise NameInvalid(
         f"the name {name!r} cannot become a file name: expected 1 to {NAME_LENGTH_MAX} letters (a-z, A-Z), digits, "

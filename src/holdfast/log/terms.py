@@ -27,7 +27,7 @@ import msgspec
 from holdfast.errors import AlreadyExists, Fenced, StoreCorrupt, StoreUnfit, StreamTaken
 from holdfast.log.journal import Recovered, recover
 from holdfast.log.ledger import Ledger
-from holdfast.log.store import validate_name
+from holdfast.log.store import number_of, validate_name
 from holdfast.model import FORMAT_VERSION
 from holdfast.ports import Lock, Store
 
@@ -89,9 +89,9 @@ def seal_path(stream: str, number: int) -> str:
 def standing(store: Store, stream: str) -> Standing:
     """Return which terms of a stream there are."""
     files = store.list(terms_folder(stream))
-    numbers = sorted(int(name) for name in files if name.isdigit())
-    seals = [int(name[: -len(_SEALING)]) for name in files if name.endswith(_SEALING)]
-    pending = max((number for number in seals if not numbers or number > numbers[-1]), default=None)
+    numbers = sorted(number for name in files if (number := number_of(name)) is not None)
+    seals = (number_of(name, _SEALING) for name in files)
+    pending = max((seal for seal in seals if seal is not None and (not numbers or seal > numbers[-1])), default=None)
     return Standing(numbers, pending)
 
 
@@ -100,8 +100,8 @@ def is_succeeded(store: Store, stream: str, number: int) -> bool:
 
     Any later one counts, not only the next: its files may have been cleared while those of an older term stayed.
     """
-    numbers = (name.removesuffix(_SEALING) for name in store.list(terms_folder(stream)))
-    return any(text.isdigit() and int(text) > number for text in numbers)
+    names = (name.removesuffix(_SEALING) for name in store.list(terms_folder(stream)))
+    return any(found is not None and found > number for found in map(number_of, names))
 
 
 def read_term(store: Store, stream: str, number: int) -> TermRecord:

@@ -155,3 +155,105 @@ def test_a_store_is_chosen_by_its_url(tmp_path: Path) -> None:
         open_store("s3://bucket/x")
     with pytest.raises(StoreUnfit, match="three slashes"):
         open_store("file://tmp/x")
+
+
+def synced_folders(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note which files and folders are synced from now on."""
+    synced: list[str] = []
+    sync = os.fsync
+
+    def noting(descriptor: int) -> None:
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", noting)
+    return synced
+
+
+def test_a_folder_that_another_process_made_and_did_not_sync_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have been killed between making and syncing: the name of our file would hang on nothing."""
+    store = LocalStore(tmp_path)
+    (tmp_path / "streams" / "north" / "node").mkdir(parents=True)
+    synced = synced_folders(monkeypatch)
+    file = store.create("streams/north/node/f")
+    file.append([b"x"])
+    file.sync()
+    expected = [tmp_path, tmp_path / "streams", tmp_path / "streams" / "north", tmp_path / "streams" / "north" / "node"]
+    assert set(map(str, expected)) <= set(synced)
+    synced.clear()
+    store.write_new("streams/north/node/g", b"x")
+    assert str(tmp_path) not in synced, "what is durable is not synced again"
+    file.close()
+
+
+def test_a_folder_goes_with_its_last_file_and_comes_with_the_next(tmp_path: Path) -> None:
+    """Each life of a slot has a folder of its own: empty ones would be listed for ever."""
+    store = LocalStore(tmp_path)
+    store.write_new("streams/north/a/one", b"1")
+    store.write_new("streams/north/b/two", b"2")
+    store.delete("streams/north/a/one")
+    assert store.list("streams/north") == ["b"] and not (tmp_path / "streams/north/a").exists()
+    store.delete("streams/north/b/two")
+    assert list(tmp_path.iterdir()) == []
+    store.write_new("streams/north/a/three", b"3")
+    assert bytes(store.read("streams/north/a/three")) == b"3"
+
+
+def test_files_are_made_while_others_empty_their_folder(tmp_path: Path) -> None:
+    stores = [LocalStore(tmp_path), LocalStore(tmp_path)]
+    failures: list[BaseException] = []
+
+    def work(store: LocalStore, number: int) -> None:
+        try:
+            for turn in range(300):
+                store.write_new(f"a/b/{number}-{turn}", b"x")
+                store.delete(f"a/b/{number}-{turn}")
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(store, number)) for number, store in enumerate(stores)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []
+
+
+def mapped_and_deleted(folder: Path) -> int:
+    maps = Path("/proc/self/maps").read_text()
+    return sum(str(folder) in line and line.endswith("(deleted)") for line in maps.splitlines())
+
+
+def test_the_room_of_files_that_others_delete_is_given_back(tmp_path: Path) -> None:
+    """A reader maps whole segments; retention, in another process, frees nothing as long as a map is there."""
+    reader, writer = LocalStore(tmp_path), LocalStore(tmp_path)
+    for number in range(20):
+        writer.write_new(f"s/{number}", b"x" * 5000)
+        assert reader.read(f"s/{number}").nbytes == 5000
+        writer.delete(f"s/{number}")
+    assert mapped_and_deleted(tmp_path) <= 1
+
+
+def test_names_that_are_not_ours_are_not_listed(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    store.write_new("s/good", b"x")
+    (tmp_path / "s" / "what~ is this").write_bytes(b"x")
+    assert store.list("s") == ["good"]
+
+
+def test_a_temporary_name_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two containers may have the same process id: one would write into the other's unfinished term."""
+    names: set[str] = set()
+    link = os.link
+
+    def noting(source: str | Path, target: str | Path) -> None:
+        names.add(os.path.basename(source))
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", noting)
+    for host in range(3):
+        (tmp_path / str(host)).mkdir()
+        LocalStore(tmp_path / str(host)).write_new("term", b"x")
+    assert len(names) == 3
