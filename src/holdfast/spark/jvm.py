@@ -21,6 +21,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from holdfast.errors import Misconfigured
@@ -76,8 +77,13 @@ def spark_home() -> str:
     return os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
 
 
-def launch_gateway(driver_memory: str = "1g", conf: dict[str, str] | None = None, archive: bool = True) -> None:
-    """Start the JVM and say in the environment where its gateway is, so that SparkContext connects to it."""
+def launch_gateway(
+    driver_memory: str = "1g", archive: bool = True, meanwhile: Callable[[], None] = lambda: None
+) -> None:
+    """Start the JVM and say in the environment where its gateway is, so that SparkContext connects to it.
+
+    `meanwhile` is called while the JVM starts.
+    """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return
     java = java_command()
@@ -87,21 +93,56 @@ def launch_gateway(driver_memory: str = "1g", conf: dict[str, str] | None = None
         flags.append(f"-XX:SharedArchiveFile={file}")
     elif file is not None and "HOLDFAST_ARCHIVE_BUILD" not in os.environ:
         make_archive_in_background()
-    process, port, secret = _start(java, flags, driver_memory, conf or {})
+    with _starting(java, flags, driver_memory) as starting:
+        meanwhile()
+        port, secret = starting.connection()
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
     os.environ["PYSPARK_GATEWAY_SECRET"] = secret
-    _gateways.append(process)
+    _gateways.append(starting.process)
 
 
 _gateways: list[subprocess.Popen[bytes]] = []
 """Held for as long as this process lives: a closed standard input ends the JVM."""
 
 
-def _start(java: str, flags: list[str], memory: str, conf: dict[str, str]) -> tuple[subprocess.Popen[bytes], int, str]:
+class _Starting:
+    """A JVM that has not yet said where its gateway is."""
+
+    def __init__(self, process: subprocess.Popen[bytes], info: str) -> None:
+        self.process = process
+        self._info = info
+
+    def connection(self) -> tuple[int, str]:
+        """Wait for the gateway; return its port and secret."""
+        from holdfast.log.watch import Watch
+
+        with contextlib.closing(Watch([os.path.dirname(self._info)])) as watch:
+            while True:
+                found = self._read()
+                if found is not None:
+                    return found
+                if self.process.poll() is not None:
+                    code = self.process.returncode
+                    raise Misconfigured(f"the JVM ended at once, with exit code {code}; its output is above")
+                watch.wait(0.25)
+
+    def _read(self) -> tuple[int, str] | None:
+        try:
+            with open(self._info, "rb") as file:
+                content = file.read()
+        except FileNotFoundError:
+            return None
+        if len(content) < 8:
+            return None
+        port, length = struct.unpack("!ii", content[:8])
+        return (port, content[8 : 8 + length].decode()) if len(content) >= 8 + length else None
+
+
+@contextlib.contextmanager
+def _starting(java: str, flags: list[str], memory: str) -> Iterator[_Starting]:
     home = spark_home()
-    options = [item for key, value in conf.items() for item in ("--conf", f"{key}={value}")]
     command = [java, f"-Xmx{memory}", *flags, *module_options(), "-cp", class_path(home)]
-    command += ["org.apache.spark.deploy.SparkSubmit", *options, "pyspark-shell"]
+    command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
     with tempfile.TemporaryDirectory(prefix="holdfast-gateway-") as folder:
         info = os.path.join(folder, "connection")
         environment = dict(os.environ, _PYSPARK_DRIVER_CONN_INFO_PATH=info, SPARK_HOME=home, SPARK_CONNECT_MODE="0")
@@ -112,27 +153,7 @@ def _start(java: str, flags: list[str], memory: str, conf: dict[str, str]) -> tu
             env=environment,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
-        port, secret = _read_connection(process, info)
-    return process, port, secret
-
-
-def _read_connection(process: subprocess.Popen[bytes], info: str) -> tuple[int, str]:
-    from holdfast.log.watch import Watch
-
-    with contextlib.closing(Watch([os.path.dirname(info)])) as watch:
-        while True:
-            try:
-                with open(info, "rb") as file:
-                    content = file.read()
-            except FileNotFoundError:
-                content = b""
-            if len(content) >= 8:
-                port, length = struct.unpack("!ii", content[:8])
-                if len(content) >= 8 + length:
-                    return port, content[8 : 8 + length].decode()
-            if process.poll() is not None:
-                raise Misconfigured(f"the JVM ended at once, with exit code {process.returncode}; its output is above")
-            watch.wait(0.25)
+        yield _Starting(process, info)
 
 
 def class_path(home: str) -> str:
@@ -215,7 +236,9 @@ def make_archive() -> Path | None:
 def _run_once(java: str, archive: Path) -> None:
     """Run a session that does what nodes do, in a JVM that writes down which classes it loaded."""
     os.environ["HOLDFAST_ARCHIVE_BUILD"] = "1"
-    process, port, secret = _start(java, [*LIGHT_FLAGS, f"-XX:ArchiveClassesAtExit={archive}"], "1g", {})
+    with _starting(java, [*LIGHT_FLAGS, f"-XX:ArchiveClassesAtExit={archive}"], "1g") as starting:
+        port, secret = starting.connection()
+    process = starting.process
     os.environ["PYSPARK_GATEWAY_PORT"], os.environ["PYSPARK_GATEWAY_SECRET"] = str(port), secret
     try:
         from holdfast.spark.archive_session import exercise

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from holdfast.errors import SessionUnfit
@@ -60,11 +60,12 @@ def session(name: str, **conf: str) -> SparkSession:
     if not given:
         from holdfast.spark.jvm import launch_gateway
 
-        launch_gateway(conf.get("spark.driver.memory", "1g"))
+        launch_gateway(conf.get("spark.driver.memory", "1g"), meanwhile=_import_ahead)
     from pyspark.sql import SparkSession
 
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
         raise SessionUnfit("holdfast needs a classic Spark session; unset SPARK_REMOTE: Spark Connect cannot run waves")
+    fresh = SparkSession.getActiveSession() is None
     builder = SparkSession.builder.appName(name)
     master = conf.get("spark.master") or os.environ.get("HOLDFAST_MASTER") or (None if given else "local[*]")
     if master is not None:
@@ -73,7 +74,31 @@ def session(name: str, **conf: str) -> SparkSession:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     sys.setswitchinterval(0.0005)
+    if fresh:
+        _wake_workers(spark)
     return spark
+
+
+def _import_ahead() -> None:
+    """Import what a pipeline will need, while the JVM starts."""
+    import pyspark.sql.functions  # noqa: F401
+
+    import holdfast.pipeline.pipeline
+    import holdfast.spark.catalyst
+    import holdfast.spark.launch
+
+
+def _wake_workers(spark: SparkSession) -> None:
+    """Let Spark start its Python processes now, while the query is still being written down; nobody waits for it."""
+    context = spark.sparkContext
+    slots = max(1, context.defaultParallelism)
+    context.parallelize(range(slots), slots).mapPartitions(_nothing)._jrdd.countAsync()
+
+
+def _nothing(numbers: Iterable[int]) -> Iterator[int]:
+    for _ in numbers:
+        pass
+    return iter(())
 
 
 def require(spark: SparkSession) -> None:
