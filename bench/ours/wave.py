@@ -54,7 +54,7 @@ class Run:
         self._folder = folder
         self._units_per_slot = units_per_slot
         self._store = open_store(str(folder / "store"))
-        self._receipts: queue.SimpleQueue[Receipt] = queue.SimpleQueue()
+        self._receipts: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._wave = 0
 
     def measure(self, seconds: float) -> dict[str, Any]:
@@ -123,13 +123,15 @@ class Run:
 
     def _send(self, waves: Waves, works: Sequence[Sequence[Work]]) -> Iterator[Receipt]:
         """Give each slot its work, and yield each receipt as it comes."""
-        from holdfast.node.messages import Order
+        from holdfast.node.messages import RECEIPT_DECODER, Order
 
         self._wave += 1
         for slot, work in enumerate(works):
             waves.send(Order(self._wave, slot, NODE, list(work)))
         for _ in works:
-            yield self._receipts.get(timeout=RECEIPT_LIMIT_S)
+            receipt = RECEIPT_DECODER.decode(self._receipts.get(timeout=RECEIPT_LIMIT_S))
+            waves.received(receipt.wave, receipt.slot)
+            yield receipt
 
     def _shards_of(self, slot: int) -> range:
         return range(slot * self._units_per_slot, (slot + 1) * self._units_per_slot)

@@ -1,16 +1,16 @@
-"""Rows for the chaos tests: from a seed, to a Producer and into a folder, with what the results have to be."""
+"""Rows for the chaos tests: from a seed, to a Producer and into a folder, and nothing else than what was sent."""
 
 from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.connect.producer import Producer
+from holdfast.errors import StoreUnavailable
 
 SCHEMA = pa.schema(
     [("key", pa.int64()), ("name", pa.string()), ("value", pa.int64()), ("at", pa.timestamp("us", tz="UTC"))]
@@ -20,20 +20,28 @@ ROWS = 2_000
 STEP_US = 1_000_000
 
 
-def piece(seed: int, shop: int, number: int) -> pa.Table:
+def piece(seed: int, shop: int, number: int, rows: int = ROWS) -> pa.Table:
     """Return rows of one second of event time, in its order."""
     random = np.random.default_rng([seed, shop, number])
-    keys = random.integers(0, 500, ROWS)
-    times = START_US + number * STEP_US + np.sort(random.integers(0, STEP_US, ROWS))
+    keys = random.integers(0, 500, rows)
+    times = START_US + number * STEP_US + np.sort(random.integers(0, STEP_US, rows))
     return pa.table(
         [
             pa.array(keys),
             pa.array([f"name {key % 50}" for key in keys]),
-            pa.array(random.integers(-1000, 1000, ROWS)),
+            pa.array(random.integers(-1000, 1000, rows)),
             pa.array(times, pa.timestamp("us", tz="UTC")),
         ],
         schema=SCHEMA,
     )
+
+
+def drop(folder: Path, name: str, table: pa.Table) -> None:
+    """Put a file into the folder that the pipeline reads, whole at once."""
+    dropped = folder / "dropped"
+    dropped.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, dropped / f".{name}.tmp")
+    (dropped / f".{name}.tmp").rename(dropped / f"{name}.parquet")
 
 
 class Feed:
@@ -48,6 +56,8 @@ class Feed:
         self._fed = threading.Event()
         self._error: BaseException | None = None
         self.pieces = 0
+        self.refusals: list[str] = []
+        """What the producer said when the store took no rows; the same rows were sent again until it did."""
         (folder / "dropped").mkdir(parents=True)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
@@ -71,10 +81,8 @@ class Feed:
         try:
             with Producer(f"{self._folder}/store", "sent", wait="120 seconds") as producer:
                 while not self._stop.is_set():
-                    producer.send(piece(self._seed, 0, self.pieces))
-                    target = self._folder / "dropped" / f"{self.pieces:06d}.parquet"
-                    pq.write_table(piece(self._seed, 1, self.pieces), target.with_suffix(".tmp"))
-                    target.with_suffix(".tmp").rename(target)
+                    self._send(producer, piece(self._seed, 0, self.pieces))
+                    drop(self._folder, f"{self.pieces:06d}", piece(self._seed, 1, self.pieces))
                     self.pieces += 1
                     self._stop.wait(self._pace_s)
                 self._fed.set()
@@ -83,8 +91,13 @@ class Feed:
             self._error = error
             self._fed.set()
 
-
-def rows_in(folder: Path) -> list[dict[str, Any]]:
-    """Return every row that the sink has put out."""
-    rows: list[dict[str, Any]] = pq.read_table(folder / "totals").to_pylist()
-    return rows
+    def _send(self, producer: Producer, table: pa.Table) -> None:
+        """Send a piece until it is taken: with a sequence of its own, so that no repeat counts twice."""
+        while True:
+            try:
+                producer.send(table, sequence=self.pieces)
+                return
+            except StoreUnavailable as error:
+                self.refusals.append(str(error))
+                if self._leave.wait(self._pace_s):
+                    raise

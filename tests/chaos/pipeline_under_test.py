@@ -1,40 +1,118 @@
-"""The pipeline that the chaos tests kill: count windows, event-time windows or a running sum, from two inputs.
+"""The pipeline that the chaos tests disturb: `sent` is fed by a Producer, `dropped` by files, `totals` comes out.
 
-    python pipeline_under_test.py FOLDER KIND [--available-now]
+    python pipeline_under_test.py FOLDER KIND [options]; --help lists them
 
-`sent` is fed by a Producer, `dropped` by files.
+KIND is the window: `count`, `time` or `running`.
 """
 
 from __future__ import annotations
 
+import argparse
+import gc
+import json
 import logging
-import sys
+import os
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from py4j.finalizer import ThreadSafeFinalizer
 from pyspark.sql import functions as F
 
 import holdfast as hf
+from holdfast.node.options import NodeOptions
+from holdfast.spark import launch
+from holdfast.spark.waves import Waves
 
 SCHEMA = "key bigint, name string, value bigint, at timestamp"
+POISON = 1_000_000
+"""A value that the user's function does not expect."""
 
 
-def main(folder: str, kind: str, available_now: bool) -> None:
-    logging.basicConfig(level=logging.WARNING)
-    hf.session("chaos", **{"spark.master": "local[2]"})
+def parsed() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("kind", choices=["count", "time", "running"])
+    parser.add_argument("--available-now", action="store_true")
+    parser.add_argument("--function", choices=["none", "strict", "mended"], default="none", help="the user's function")
+    parser.add_argument("--on-error", default="stop")
+    parser.add_argument("--deadline-s", type=float, default=120.0, help="how long a wave may take")
+    parser.add_argument("--measures", help="append what the process holds, once a second, to this file")
+    return parser.parse_args()
+
+
+def strict(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The user's function as it was written first."""
+    for batch in batches:
+        if pc.any(pc.equal(batch.column("value"), POISON)).as_py():
+            raise ValueError(f"what is {POISON}?")
+        yield batch
+
+
+def mended(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The user's function after the user has thought about it: such a value counts as nothing."""
+    for batch in batches:
+        position = batch.schema.get_field_index("value")
+        values = batch.column(position)
+        values = pc.if_else(pc.equal(values, POISON), pa.scalar(0, pa.int64()), values)
+        yield batch.set_column(position, batch.schema.field(position), values)
+
+
+def pipeline_of(arguments: argparse.Namespace) -> hf.Pipeline:
+    folder = arguments.folder
     pipeline = hf.Pipeline("chaos", store=f"{folder}/store", shards=4, bucket="100 milliseconds")
-    sent = pipeline.source("sent", SCHEMA)
-    dropped = pipeline.source("dropped", hf.files(f"{folder}/dropped", format="parquet", schema=SCHEMA))
-    union = sent.unionByName(dropped)
-    total = [F.sum("value").alias("total"), F.count("*").alias("rows"), F.max("name").alias("last_name")]
-    if kind == "count":
-        grouped = union.groupBy("key", hf.count_window(10))
-    elif kind == "time":
-        grouped = union.withWatermark("at", "5 seconds").groupBy("name", F.window("at", "10 seconds", "5 seconds"))
+    sent = pipeline.source("sent", SCHEMA, on_error=arguments.on_error)
+    files = hf.files(f"{folder}/dropped", format="parquet", schema=SCHEMA)
+    dropped = pipeline.source("dropped", files, on_error=arguments.on_error)
+    rows = sent.unionByName(dropped)
+    if arguments.function != "none":
+        # One name, whatever the code: a function that is mended belongs to the same pipeline.
+        rows = rows.mapInArrow(named(mended if arguments.function == "mended" else strict), SCHEMA)
+    if arguments.kind == "count":
+        grouped = rows.groupBy("key", hf.count_window(10))
+    elif arguments.kind == "time":
+        grouped = rows.withWatermark("at", "5 seconds").groupBy("name", F.window("at", "10 seconds", "5 seconds"))
     else:
-        grouped = union.groupBy("key")
+        grouped = rows.groupBy("key")
+    total = [F.sum("value").alias("total"), F.count("*").alias("rows"), F.max("name").alias("last_name")]
     totals = grouped.agg(*total).named("totals").protect(checkpoint=hf.snapshot(every="1 second"))
     totals.to(hf.parquet(f"{folder}/totals"))
-    pipeline.run(available_now=available_now)
+    return pipeline
+
+
+def named(function: Callable[..., Any]) -> Callable[..., Any]:
+    function.__qualname__ = function.__name__ = "check"
+    return function
+
+
+def measure_into(path: str, waves_run: list[int], progress: dict[str, Any]) -> None:
+    """Append what this process holds now."""
+    gc.collect()
+    waves_run.append(progress["waves"])
+    measures = {
+        "waves": sum(waves_run),
+        "threads": threading.active_count(),
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "java_objects": len(ThreadSafeFinalizer.finalizers),
+        "under_way": sum(each.under_way for each in gc.get_objects() if isinstance(each, Waves)),
+    }
+    with open(path, "a") as file:
+        file.write(json.dumps(measures) + "\n")
+
+
+def main() -> None:
+    arguments = parsed()
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    hf.session("chaos", **{"spark.master": "local[2]"})
+    options = NodeOptions(wave_deadline_us=int(arguments.deadline_s * 1e6))
+    handle = launch.start(pipeline_of(arguments), available_now=arguments.available_now, options=options)
+    if arguments.measures:
+        handle.onProgress(partial(measure_into, arguments.measures, []))
+    launch.run(handle)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], "--available-now" in sys.argv)
+    main()

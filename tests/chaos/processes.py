@@ -7,18 +7,29 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("pipeline_under_test.py")
+PATIENCE_S = 120.0
+"""How long a condition may take on a busy machine. Nothing here says how fast anything is."""
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    """Return as soon as the condition holds."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {PATIENCE_S} s"
+        time.sleep(0.05)
 
 
 class NodeProcess:
-    """A node in a session of its own."""
+    """A node in a session of its own. What it says is appended to `node.log` in its folder."""
 
-    def __init__(self, folder: Path, kind: str, available_now: bool = False) -> None:
-        options = ["--available-now"] if available_now else []
+    def __init__(self, folder: Path, states: Path, kind: str, *options: str) -> None:
         self.messages = folder / "node.log"
+        self.said_from = self.messages.stat().st_size if self.messages.exists() else 0
         with open(self.messages, "ab") as output:
             self.process = subprocess.Popen(
                 [sys.executable, str(SCRIPT), str(folder), kind, *options],
@@ -26,24 +37,50 @@ class NodeProcess:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
+                env=os.environ | {"HOLDFAST_STATE_DIR": str(states)},
             )
 
-    def daemons(self) -> list[int]:
-        return [pid for pid in descendants(self.process.pid) if b"holdfast.spark.daemon" in command_line(pid)]
+    @property
+    def lives(self) -> bool:
+        return self.process.poll() is None
+
+    def jvms(self) -> list[int]:
+        return [pid for pid in descendants(self.process.pid) if b"org.apache.spark.deploy" in command_line(pid)]
 
     def workers(self) -> list[int]:
         """Return the forked workers: children of a daemon."""
-        daemons = set(self.daemons())
+        daemons = set(self._daemons())
         return [pid for pid in daemons if parent_of(pid) in daemons]
 
     def managers(self) -> list[int]:
         """Return the daemons that fork workers."""
-        return [pid for pid in self.daemons() if parent_of(pid) not in self.daemons()]
+        daemons = set(self._daemons())
+        return [pid for pid in daemons if parent_of(pid) not in daemons]
+
+    def _daemons(self) -> list[int]:
+        return [pid for pid in descendants(self.process.pid) if b"holdfast.spark.daemon" in command_line(pid)]
 
     def kill(self) -> None:
         """SIGKILL the node's Python alone, as a crash would; its JVM finds its input closed."""
         self.process.kill()
         self.process.wait()
+
+    def signal_all(self, pids: list[int], number: int) -> None:
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, number)
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Ask the node to stop; it has to end by itself, with success."""
+        self.process.send_signal(number)
+        assert self.ended() == 0, self.said()
+
+    def ended(self) -> int:
+        """Return the exit status, as soon as the node has ended by itself."""
+        try:
+            return self.process.wait(PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the node did not end within {PATIENCE_S} s: {self.said()}") from None
 
     def end(self) -> None:
         """Leave nothing behind."""
@@ -53,7 +90,9 @@ class NodeProcess:
         self.process.wait()
 
     def said(self) -> str:
-        return self.messages.read_text(errors="replace")
+        """Return what this node has said, and where that is kept."""
+        content = self.messages.read_bytes()[self.said_from :].decode(errors="replace")
+        return f"({self.messages}) {content}"
 
 
 def descendants(pid: int) -> list[int]:

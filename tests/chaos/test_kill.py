@@ -1,96 +1,107 @@
-"""Kill -9 of node, worker and daemon under load, at random moments; at the end every row is there, once, and right."""
+"""Kill -9 of node, JVM, worker and daemon under load, at random moments: every row comes out once, and right."""
 
 from __future__ import annotations
 
 import os
-import random
 import signal
-import time
-from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.chaos.feed import Feed, rows_in
-from tests.chaos.oracle import expected_rows, replayed_digests_differ
-from tests.chaos.processes import NodeProcess
+from tests.chaos.arena import Arena, arena_in
+from tests.chaos.feed import Feed
+from tests.chaos.oracle import check_digests, check_rows, counted, rows_in
+from tests.chaos.processes import NodeProcess, wait_until
 
 from holdfast.connect.consumer import Consumer
 
-pytestmark = [pytest.mark.chaos, pytest.mark.timeout(420)]
-START_S = 90.0
+pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
+NAME = "tally"
 
 
-def wait_for_rows(consumer: Consumer, node: NodeProcess) -> None:
-    """Wait for a new result; a node that ended instead has failed the test."""
-    deadline = time.monotonic() + START_S
-    while time.monotonic() < deadline:
-        table = consumer.poll(1.0)
-        if table is not None and table.num_rows:
+class Tally:
+    """Another program that takes the results, remembers its place, and dies now and then before it has done so."""
+
+    def __init__(self, store: str) -> None:
+        self._store = store
+        self._consumer = Consumer(store, "totals", name=NAME, wait="120 seconds")
+        self.rows: list[dict[str, Any]] = []
+
+    def take(self, dies: bool) -> None:
+        taken = []
+        while (table := self._consumer.poll()) is not None:
+            taken += table.to_pylist()
+        if dies:
+            # What was taken since the last commit is forgotten, and comes again.
+            self._consumer.close()
+            self._consumer = Consumer(self._store, "totals", name=NAME)
             return
-        assert node.process.poll() is None, node.said()
-    raise AssertionError(f"no result within {START_S} s: {node.said()}")
+        self._consumer.commit()
+        self.rows += taken
+
+    def close(self) -> None:
+        self._consumer.close()
 
 
-def kill_one(target: str, node: NodeProcess) -> bool:
-    """Kill a process of the kind; False if there is none at this moment."""
-    if target == "node":
+def kill_one(target: str, node: NodeProcess) -> None:
+    """Kill a process of the kind, as soon as there is one."""
+    find = {"jvm": node.jvms, "worker": node.workers, "daemon": node.managers}[target]
+    wait_until(lambda: find() or not node.lives, f"waiting for a {target}")
+    found = find()
+    assert found, f"there is no {target} to kill: {node.said()}"
+    os.kill(found[0], signal.SIGKILL)
+
+
+def start_again(arena: Arena, kind: str) -> NodeProcess:
+    """Start the node; half of the time it is killed once more while it starts."""
+    node = arena.start(kind)
+    if arena.rng.random() < 0.5:
+        arena.pause(0.5, 6.0)
+        print("killed again during the restart")
         node.kill()
-        return True
-    found = node.workers() if target == "worker" else node.managers()
-    for pid in found[:1]:
-        os.kill(pid, signal.SIGKILL)
-    return bool(found)
+        node = arena.start(kind)
+    return node
 
 
 @pytest.mark.parametrize(
     ("kind", "seed", "targets"),
     [
-        ("count", 1, ["worker", "node", "daemon", "node", "worker", "daemon", "worker"]),
-        ("time", 2, ["daemon", "worker", "node", "worker", "node", "daemon", "node"]),
-        ("running", 3, ["node", "worker", "daemon", "worker", "node", "node"]),
+        ("count", 1, ["worker", "node", "daemon", "jvm", "worker", "node", "daemon"]),
+        ("time", 2, ["daemon", "worker", "node", "jvm", "node", "worker", "node"]),
+        ("running", 3, ["node", "worker", "daemon", "node", "jvm", "worker"]),
     ],
 )
 def test_nothing_is_lost_doubled_or_changed(tmp_path: Path, kind: str, seed: int, targets: list[str]) -> None:
-    rng = random.Random(seed)
-    feed = Feed(tmp_path, seed)
-    node = NodeProcess(tmp_path, kind)
-    try:
-        with Consumer(f"{tmp_path}/store", "totals", wait="120 seconds") as consumer:
-            wait_for_rows(consumer, node)
-            for target in targets:
-                # A random moment under load, so that no point of a wave is spared.
-                time.sleep(rng.uniform(0.2, 2.0))
-                assert kill_one(target, node), f"there is no {target} to kill: {node.said()}"
-                if target == "node":
-                    node = NodeProcess(tmp_path, kind)
-                    if rng.random() < 0.5:
-                        time.sleep(rng.uniform(0.5, 5.0))
+    with arena_in(tmp_path, seed) as arena:
+        feed = Feed(tmp_path, seed)
+        node = arena.start(kind)
+        tally = Tally(arena.store)
+        try:
+            with Consumer(arena.store, "totals") as consumer:
+                arena.wait_for_rows(consumer, node)
+                for target in targets:
+                    arena.pause(0.2, 2.0)
+                    print(f"killing the {target}")
+                    if target == "node":
                         node.kill()
-                        node = NodeProcess(tmp_path, kind)
-                while consumer.poll() is not None:
-                    continue
-                wait_for_rows(consumer, node)
-        node.process.send_signal(signal.SIGTERM)
-        assert node.process.wait(60) == 0, node.said()
-        feed.finish()
-        last = node = NodeProcess(tmp_path, kind, available_now=True)
-        assert last.process.wait(120) == 0, last.said()
-    finally:
-        node.end()
-        feed.leave()
-    rows = rows_in(tmp_path)
-    expected = expected_rows(kind, feed.tables())
-    if kind == "time":
-        found = Counter((row["name"], row["window"]["start"], row["total"], row["rows"], row["last_name"]) for row in rows)
-        assert found == expected
-    elif kind == "count":
-        # Which tuples share a window depends on how the inputs were merged; every tuple is in exactly one.
-        assert Counter({key: sum(r["rows"] for r in rows if r["key"] == key) for key in range(500)}) == expected[0]
-        assert sum(row["total"] for row in rows) == expected[1]
-        assert len({(row["key"], row["window"]["number"]) for row in rows}) == len(rows)
-        assert all(row["rows"] == 10 for row in rows if (row["key"], row["window"]["number"] + 1) in
-                   {(r["key"], r["window"]["number"]) for r in rows})
-    else:
-        final = {row["key"]: (row["total"], row["rows"]) for row in rows}
-        assert final == expected
-    assert not replayed_digests_differ(tmp_path)
+                    else:
+                        kill_one(target, node)
+                    if target == "jvm":
+                        # The node cannot go on without it, and says so.
+                        assert node.ended() == 1, node.said()
+                        assert "start the pipeline again" in node.said()
+                    if target in ("node", "jvm"):
+                        node = start_again(arena, kind)
+                    arena.wait_for_rows(consumer, node)
+                    tally.take(dies=arena.rng.random() < 0.3)
+            node.stop()
+            feed.finish()
+        finally:
+            feed.leave()
+        arena.run_to_the_end(kind)
+        tally.take(dies=False)
+        tally.close()
+        rows = rows_in(tmp_path)
+        check_rows(kind, rows, feed.tables())
+        assert counted(tally.rows) == counted(rows)
+        check_digests(tmp_path, seed, feed.tables())

@@ -2,11 +2,14 @@
 
 Guarantees:
     * `awaitTermination` and `exception` give the error of `errors` that stopped the pipeline, with its message.
-    * `stop` returns when the waves under way are committed and nothing runs any more; a second call does nothing.
+    * `stop` returns when the waves under way are committed and nothing runs any more; a second call does nothing. From
+      a progress listener, which the pipeline itself waits for, it returns at once.
+    * A listener that raises is reported and called again; it stops nothing.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +18,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.errors import HoldfastError, PipelineFailed
 
+_log = logging.getLogger("holdfast")
 RECENT = 100
 Progress = dict[str, Any]
 
@@ -30,6 +34,8 @@ class PipelineHandle:
         self._error: HoldfastError | None = None
         self._recent: deque[Progress] = deque(maxlen=RECENT)
         self._listeners: list[Callable[[Progress], None]] = []
+        self._reporting: int | None = None
+        """The thread that listeners are called on."""
 
     @property
     def isActive(self) -> bool:
@@ -65,7 +71,8 @@ class PipelineHandle:
     def stop(self) -> None:
         """Finish the waves under way, and return when the pipeline has stopped."""
         self.request_stop()
-        self._ended.wait()
+        if self._reporting != threading.get_ident():
+            self._ended.wait()
 
     def awaitTermination(self, timeout: float | None = None) -> bool:
         """Return True when the pipeline has ended, False after `timeout` seconds; raise what stopped it."""
@@ -78,8 +85,12 @@ class PipelineHandle:
     def progressed(self, progress: Progress) -> None:
         """Take a report from the runner."""
         self._recent.append(progress)
-        for listener in self._listeners:
-            listener(progress)
+        self._reporting = threading.get_ident()
+        for listener in list(self._listeners):
+            try:
+                listener(progress)
+            except Exception:
+                _log.exception("a progress listener of the pipeline %s failed", self.name)
 
     def ended(self, error: HoldfastError | None) -> None:
         """Take the end from the runner."""

@@ -1,9 +1,10 @@
 """A node's slow errands, on one thread: look for snapshots, print rows, delete what nobody needs.
 
 Guarantees:
-    * Nothing is deleted that a unit's replay, a sink, a named consumer or the time to retain needs; what goes is taken out of
-      the journal first.
-    * An errand that fails is tried again the next time it is asked for; it never stops the pipeline.
+    * Nothing is deleted that a unit's replay, a sink, a named consumer or the time to retain needs; what goes is taken
+      out of the journal first.
+    * An errand that fails is tried again the next time it is asked for. Only rows that cannot be printed stop the
+      pipeline: its sink would wait for ever.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ import pyarrow as pa
 from holdfast.checkpoint.snapshot_files import is_complete, remove_unneeded
 from holdfast.connect.chunk import FileChunk
 from holdfast.connect.console import show_rows
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, PipelineFailed
 from holdfast.log.stream_log import StreamLog
 from holdfast.node import events
 from holdfast.node.options import NodeOptions
@@ -47,11 +48,13 @@ class Housekeeping:
         log: StreamLog,
         options: NodeOptions,
         put: Callable[[events.Event], None],
+        fail: Callable[[HoldfastError], None],
     ) -> None:
         self._topology = topology
         self._store = store
         self._journal = log
         self._put = put
+        self._fail = fail
         retain_buckets = options.retain_us // topology.bucket_width_us
         self._trimmer = StreamTrimmer(store, log, retain_buckets, lambda items: put(events.ItemsRead(items)))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-housekeeping")
@@ -71,10 +74,13 @@ class Housekeeping:
                     self._display(errand)
                 case events.Trim(keep_from):
                     self._trim(keep_from)
-        except HoldfastError as error:
-            _log.warning("%s", error)
-        except Exception:
-            _log.exception("housekeeping failed: %s", type(errand).__name__)
+        except Exception as error:
+            if isinstance(errand, events.DisplayRows):
+                self._fail(error if isinstance(error, HoldfastError) else _not_displayed(errand, error))
+            elif isinstance(error, HoldfastError):
+                _log.warning("%s", error)
+            else:
+                _log.exception("housekeeping failed: %s", type(errand).__name__)
 
     def _look_for_snapshot(self, wanted: events.LookForSnapshot) -> None:
         failed = "its writer gave up" if self._store.exists(f"{wanted.path}/failed") else None
@@ -85,12 +91,23 @@ class Housekeeping:
         stage = next(stage for stage in self._topology.stages if stage.name == wanted.stream)
         sink = next(sink for sink in self._topology.sinks if sink.name == wanted.sink)
         schema = pa.ipc.read_schema(pa.py_buffer(stage.schema))
-        batches = rows_in_order(self._store, wanted.frames, schema, wanted.bucket_from, wanted.bucket_to)
-        table = pa.Table.from_batches(batches, schema)
+        table = pa.Table.from_batches(self._rows(wanted, schema), schema)
         assert isinstance(sink.target, ConsoleSink), "only a console displays"
         if table.num_rows:
             show_rows(wanted.stream, table, sink.target.rows)
         self._put(events.Displayed(wanted.sink, wanted.stream, wanted.bucket_to, table.num_rows))
+
+    def _rows(self, wanted: events.DisplayRows, schema: pa.Schema) -> list[pa.RecordBatch]:
+        """Return the rows to print; where a frame has moved since they were asked for, from where it is now."""
+        frames = wanted.frames
+        while True:
+            try:
+                return list(rows_in_order(self._store, frames, schema, wanted.bucket_from, wanted.bucket_to))
+            except FileNotFoundError:
+                now = self._journal.ledger.frames(wanted.stream, wanted.bucket_from, wanted.bucket_to)
+                if now == frames:
+                    raise
+                frames = now
 
     def _trim(self, keep_from: dict[str, int]) -> None:
         self._trimmer.trim(keep_from, time.time_ns() // 1000)
@@ -103,3 +120,10 @@ class Housekeeping:
                 if kept:
                     newest = max(snapshot.bucket_end for snapshot in kept)
                     remove_unneeded(self._store, stage.name, shard, [snapshot.path for snapshot in kept], newest)
+
+
+def _not_displayed(wanted: events.DisplayRows, error: Exception) -> PipelineFailed:
+    return PipelineFailed(
+        f"the rows of {wanted.stream!r} in buckets [{wanted.bucket_from}, {wanted.bucket_to}) could not be printed: "
+        f"{error!r}. Nothing committed is lost; they are printed when the pipeline is started again"
+    )

@@ -6,11 +6,12 @@ One thread calls the decider; the others only put events into its queue:
     one per producer's stream   ItemsRead
     files thread                FilesLooked
     housekeeping thread         SnapshotFound, Displayed, what was trimmed
-    Spark's accumulator thread  ReceiptArrived
+    Spark's accumulator thread  ReceiptArrived, still as bytes
 
 Guarantees:
     * Commands are carried out in the order in which they were given.
     * When the loop ends, for whatever reason, the handle is told, the log is closed and no thread is left.
+    * A thread that fails ends the loop, with the error: a node never goes on with a part of it gone.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from holdfast.node import events
 from holdfast.node.decider import NodeDecider
 from holdfast.node.handle import PipelineHandle, error_of
 from holdfast.node.housekeeping import Housekeeping, chunk_found
-from holdfast.node.messages import Order, Receipt
+from holdfast.node.messages import RECEIPT_DECODER, Order
 from holdfast.node.options import NodeOptions
 from holdfast.node.progress import ProgressMeter
 from holdfast.plan import FilesSource, ProducerSource, Topology
@@ -48,8 +49,24 @@ class Waves(Protocol):
 
     def slots(self) -> list[int]: ...
     def send(self, order: Order) -> None: ...
+    def received(self, wave: int, slot: int) -> None: ...
     def lost(self) -> list[tuple[int, int, str]]: ...
     def abandon(self, wave: int, slot: int) -> None: ...
+    def close(self) -> None: ...
+
+
+class _WallClock:
+    """Wall time that goes on when the clock is set back: a node may not stand still until the old time is reached."""
+
+    def __init__(self) -> None:
+        self._last_us = 0
+        self._last_ns = time.monotonic_ns()
+
+    def now_us(self) -> int:
+        steady_ns = time.monotonic_ns()
+        self._last_us = max(time.time_ns() // 1000, self._last_us + (steady_ns - self._last_ns) // 1000)
+        self._last_ns = steady_ns
+        return self._last_us
 
 
 class NodeRunner:
@@ -61,14 +78,15 @@ class NodeRunner:
         pipeline_id: str,
         store: Store,
         log: StreamLog,
-        waves_of: Callable[[Callable[[Receipt], None]], Waves],
+        waves_of: Callable[[Callable[[bytes], None]], Waves],
         options: NodeOptions,
     ) -> None:
         self._topology = topology
         self._store = store
         self._log = log
         self._options = options
-        self._queue: queue.SimpleQueue[events.Event] = queue.SimpleQueue()
+        self._clock = _WallClock()
+        self._queue: queue.SimpleQueue[events.Event | bytes] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._readers: list[StreamReader] = []
         self._threads: list[threading.Thread] = []
@@ -78,14 +96,17 @@ class NodeRunner:
             for source in topology.sources
             if isinstance(source.origin, FilesSource)
         }
-        self._housekeeping = Housekeeping(topology, store, log, options, self._queue.put)
+        self._housekeeping = Housekeeping(topology, store, log, options, self._queue.put, self._fail_with)
         self._busy: dict[int, float] = {}
+        self._looked_for_lost_s = 0.0
         self._failure: HoldfastError | None = None
         self._finished = False
+        self._reported = False
         self.handle = PipelineHandle(pipeline_id, topology.name, self.request_stop)
         self._decider = self._make_decider()
         self._meter = ProgressMeter(self._decider.situation, pipeline_id)
-        self._waves = waves_of(lambda receipt: self._queue.put(events.ReceiptArrived(receipt)))
+        self._waves_of = waves_of
+        self._waves: Waves | None = None
 
     def _make_decider(self) -> NodeDecider:
         ledger = Ledger.deserialize(self._log.ledger.serialize())
@@ -99,7 +120,9 @@ class NodeRunner:
         term = max(self._log.term.numbers.values())
         producers = {source.name for source in self._topology.sources if isinstance(source.origin, ProducerSource)}
         adopted = frozenset(producers & set(self._log.names))
-        return NodeDecider(self._topology, ledger, self._log.term.owner, term, self._options, _now_us(), adopted)
+        return NodeDecider(
+            self._topology, ledger, self._log.term.owner, term, self._options, self._clock.now_us(), adopted
+        )
 
     def start(self) -> PipelineHandle:
         """Start the loop on a thread of its own, and return the handle."""
@@ -115,53 +138,62 @@ class NodeRunner:
     def _run(self) -> None:
         error: HoldfastError | None = None
         try:
+            waves = self._waves = self._waves_of(self._queue.put)
             self._follow_producers()
-            self._queue.put(events.SlotsChanged(self._waves.slots()))
-            self._loop()
+            self._queue.put(events.SlotsChanged(waves.slots()))
+            self._loop(waves)
             error = self._failure
         except HoldfastError as raised:
             error = raised
         except Exception as raised:
             _log.exception("the node failed")
-            error = PipelineFailed(f"the node failed: {raised!r}. Nothing committed is lost; start it again")
+            error = _bug(raised)
         finally:
-            self._close()
-            self.handle.ended(error)
+            closed = self._close()
+            self.handle.ended(error or closed)
 
-    def _loop(self) -> None:
+    def _loop(self, waves: Waves) -> None:
         wake_us = 0
         while not self._finished:
-            event = self._next_event(wake_us)
-            now_us = _now_us()
-            self._note(event)
+            event = self._next_event(waves, wake_us)
+            now_us = self._clock.now_us()
+            self._note(waves, event)
             for command in self._decider.handle(event, now_us):
                 if isinstance(command, events.WakeAt):
                     wake_us = command.at_us
                 else:
-                    self._carry_out(command)
+                    self._carry_out(waves, command)
             progress = self._meter.report(now_us)
             if progress is not None:
                 self.handle.progressed(progress)
 
-    def _next_event(self, wake_us: int) -> events.Event:
+    def _next_event(self, waves: Waves, wake_us: int) -> events.Event:
         """Wait for the next event, for the time asked for, or until a wave may have been lost."""
         while True:
-            left_s = max(0.0, (wake_us - _now_us()) / 1e6)
+            self._look_for_lost(waves)
+            left_s = max(0.0, (wake_us - self._clock.now_us()) / 1e6)
             try:
-                return self._queue.get(timeout=min(left_s, LOST_CHECK_S) if self._busy else left_s)
+                found = self._queue.get(timeout=min(left_s, LOST_CHECK_S) if self._busy else left_s)
             except queue.Empty:
-                self._check_lost()
-                if _now_us() >= wake_us and self._queue.empty():
+                if self._clock.now_us() >= wake_us:
                     return events.TimePassed()
+            else:
+                return events.ReceiptArrived(RECEIPT_DECODER.decode(found)) if isinstance(found, bytes) else found
 
-    def _check_lost(self) -> None:
-        """Look for jobs that ended without a receipt; a wave that is not yet due an answer is not looked at."""
-        if any(time.monotonic() - started > LOST_CHECK_S for started in self._busy.values()):
-            for wave, slot, reason in self._waves.lost():
+    def _look_for_lost(self, waves: Waves) -> None:
+        """Now and then look for jobs that ended without a receipt; waves not yet due an answer cost nothing."""
+        now_s = time.monotonic()
+        if now_s - self._looked_for_lost_s < LOST_CHECK_S:
+            return
+        if any(now_s - started_s > LOST_CHECK_S for started_s in self._busy.values()):
+            self._looked_for_lost_s = now_s
+            for wave, slot, reason in waves.lost():
+                # Behind its receipt, if that is in the queue already: the decider then knows the wave no more.
                 self._queue.put(events.WaveLost(wave, slot, reason))
 
-    def _note(self, event: events.Event) -> None:
+    def _note(self, waves: Waves, event: events.Event) -> None:
         if isinstance(event, events.ReceiptArrived):
+            waves.received(event.receipt.wave, event.receipt.slot)
             self._busy.pop(event.receipt.wave, None)
             self._meter.receipt(event.receipt)
         elif isinstance(event, events.WaveLost):
@@ -171,18 +203,18 @@ class NodeRunner:
 
     # Commands
 
-    def _carry_out(self, command: events.Command) -> None:
+    def _carry_out(self, waves: Waves, command: events.Command) -> None:
         match command:
             case events.StartWave(order):
                 self._busy[order.wave] = time.monotonic()
-                self._waves.send(order)
+                waves.send(order)
             case events.Commit(ticket, items):
                 self._log.commit(items).add_done_callback(self._answer(ticket, items))
             case events.LookForFiles(source):
                 self._files.submit(self._guarded, self._look_for_files, source)
             case events.AbandonWave(wave, slot):
                 self._busy.pop(wave, None)
-                self._waves.abandon(wave, slot)
+                waves.abandon(wave, slot)
             case events.ReopenLog():
                 self._files.submit(self._guarded, self._reopen)
             case events.LookForSnapshot() | events.DisplayRows() | events.Trim():
@@ -191,7 +223,9 @@ class NodeRunner:
                 _log.warning("%s", message)
                 self._meter.warned(message)
             case events.Finish(error, message):
-                self._failure = None if error is None else error_of(error, message)
+                self._failure = self._failure or (None if error is None else error_of(error, message))
+                # The decider has put its own report into the log with this.
+                self._reported = error is not None
                 self._finished = True
             case _:
                 raise AssertionError(f"no way to carry out {command}")
@@ -211,19 +245,18 @@ class NodeRunner:
     def _fail(self, error: BaseException) -> None:
         """The journal refuses for good: another node has taken over, or there is a bug of ours."""
         kind = type(error).__name__ if isinstance(error, Fenced | CommitRefused) else "PipelineFailed"
-        self._failure = error_of(kind, str(error))
-        self._finished = True
-        self._queue.put(events.TimePassed())
+        self._fail_with(error_of(kind, str(error)))
 
     def _reopen(self) -> None:
         try:
             self._log.reopen()
         except StoreUnavailable:
+            self._queue.put(events.ReopenFailed())
             return
         self._queue.put(events.LogReopened())
 
     def _look_for_files(self, name: str) -> None:
-        at_us = _now_us()
+        at_us = self._clock.now_us()
         look = self._finders[name].look(self._log.ledger.files(name))
         for message in look.changed:
             _log.warning("%s", message)
@@ -237,10 +270,11 @@ class NodeRunner:
             self._fail_with(error)
         except Exception as error:
             _log.exception("a thread of the node failed")
-            self._fail_with(PipelineFailed(f"{error!r}"))
+            self._fail_with(_bug(error))
 
     def _fail_with(self, error: HoldfastError) -> None:
-        self._failure = error
+        """End the loop with an error; the first one counts. From any thread."""
+        self._failure = self._failure or error
         self._finished = True
         self._queue.put(events.TimePassed())
 
@@ -248,33 +282,40 @@ class NodeRunner:
 
     def _follow_producers(self) -> None:
         for reader in self._readers:
-            thread = threading.Thread(target=self._follow, args=(reader,), name=f"holdfast-{reader.stream}", daemon=True)
+            name = f"holdfast-{reader.stream}"
+            thread = threading.Thread(target=self._guarded, args=(self._follow, reader), name=name, daemon=True)
             self._threads.append(thread)
             thread.start()
 
     def _follow(self, reader: StreamReader) -> None:
-        try:
-            while not self._stopping.is_set():
-                items = reader.poll()
-                if items:
-                    self._queue.put(events.ItemsRead(items))
-                elif not self._stopping.is_set():
-                    reader.wait(1.0)
-        except HoldfastError as error:
-            self._fail_with(error)
-        finally:
-            reader.close()
+        while not self._stopping.is_set():
+            items = reader.poll()
+            if items:
+                self._queue.put(events.ItemsRead(items))
+            elif not self._stopping.is_set():
+                reader.wait(1.0)
 
-    def _close(self) -> None:
+    # The end
+
+    def _close(self) -> HoldfastError | None:
+        """Let go of everything; return what went wrong in doing so."""
         self._stopping.set()
         for reader in self._readers:
             reader.wake()
-        for thread in self._threads:
-            thread.join()
-        self._files.shutdown(wait=True, cancel_futures=True)
-        self._housekeeping.close()
-        self._log.close()
+        steps: list[Callable[[], None]] = [] if self._waves is None else [self._waves.close]
+        steps += [thread.join for thread in self._threads]
+        steps += [reader.close for reader in self._readers]
+        steps += [lambda: self._files.shutdown(wait=True, cancel_futures=True), self._housekeeping.close]
+        steps += [self._log.close]
+        failed: HoldfastError | None = None
+        for step in steps:
+            try:
+                step()
+            except Exception as raised:
+                _log.exception("the node could not let go of everything")
+                failed = failed or (raised if isinstance(raised, HoldfastError) else _bug(raised))
+        return failed
 
 
-def _now_us() -> int:
-    return time.time_ns() // 1000
+def _bug(error: Exception) -> PipelineFailed:
+    return PipelineFailed(f"the node failed: {error!r}. Nothing committed is lost; start it again")

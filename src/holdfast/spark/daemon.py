@@ -10,6 +10,7 @@ Named by `spark.python.daemon.module`; it must be importable where executors run
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import os
@@ -20,12 +21,25 @@ from typing import Any
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies (Linux only; elsewhere nothing happens)."""
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    except (OSError, AttributeError):
-        return
+def die_with(daemon: int) -> Callable[[], None]:
+    """Return what makes a process that the daemon forks die with it (on Linux; elsewhere nothing happens).
+
+    What a user's function forks in a worker is none of ours.
+    """
+    forked_by = daemon
+
+    def arrange() -> None:
+        nonlocal forked_by
+        parent, forked_by = forked_by, os.getpid()
+        if parent != daemon:
+            return
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # A daemon that died before the kernel was asked sends no signal.
+        if os.getppid() != daemon:
+            os._exit(1)
+
+    return arrange
 
 
 def warm() -> None:
@@ -55,7 +69,7 @@ def main() -> None:
 
     warm()
     pyspark.daemon.worker = quiet_worker(pyspark.daemon.worker)
-    os.register_at_fork(after_in_child=die_with_parent)
+    os.register_at_fork(after_in_child=die_with(os.getpid()))
     gc.collect()
     gc.freeze()
     pyspark.daemon.manager()

@@ -1,23 +1,27 @@
 """Send orders to slots as Spark jobs over standing RDDs, and hand their receipts on as they come.
 
 Guarantees:
-    * One standing RDD per slot, built once and pinned to its executor; a wave costs one job, an order one local property.
-    * A receipt reaches `on_receipt` once per task that Spark believed in. `lost()` names the waves whose job ended without
-      one; a receipt that comes later all the same is the decider's to drop, by wave number.
-    * Nothing here decides; nothing here runs in Spark's scheduler thread but an append to a queue.
+    * One standing RDD per slot, built once and pinned to its executor; a wave costs one job, an order one local
+      property.
+    * A receipt reaches `on_receipt` once per task that Spark believed in. `lost()` names the waves whose job ended
+      without one; a receipt that comes later all the same is the decider's to drop, by wave number.
+    * Nothing here decides. Spark's scheduler waits while `on_receipt` runs: it gets bytes, and appends them to a queue.
+    * All else is for one thread, the node's. What is held for a wave goes when its receipt or its loss is known.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.accumulators import AccumulatorParam
 
-from holdfast.node.messages import RECEIPT_DECODER, Order, Receipt, encode_order
+from holdfast.errors import PipelineFailed
+from holdfast.node.messages import Order, encode_order
 from holdfast.node.slot import SlotSetup
 from holdfast.spark.worker import ORDER_PROPERTY, Work
 
@@ -25,6 +29,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Receipts = list[bytes]
+
+_LOST_TASK: Final = re.compile(r".*\(\S+ executor \S+\): ")
+"""What Spark puts before a task's own error: "Job aborted ...: Lost task ... (TID 3) (host executor driver): why"."""
 
 
 class SlotPlace(msgspec.Struct, frozen=True):
@@ -35,46 +42,66 @@ class SlotPlace(msgspec.Struct, frozen=True):
     host: str
 
 
-class _Mailbox(AccumulatorParam[Receipts]):
-    """An accumulator whose value is never kept in the driver: what is added there is delivered and forgotten."""
+class _Job(msgspec.Struct, frozen=True):
+    """A wave's job: the group that cancels it, and its future in the JVM."""
 
-    def __init__(self) -> None:
-        self.deliver: Callable[[bytes], None] | None = None
+    group: str
+    future: Any
+
+
+class _Mailbox(AccumulatorParam[Receipts]):
+    """An accumulator whose value is never kept in the driver: what is added there is delivered and forgotten.
+
+    In a task, where there is nobody to deliver to, it is an ordinary list.
+    """
+
+    def __init__(self, deliver: Callable[[bytes], None] | None) -> None:
+        self._deliver = deliver
+        self._in_driver = True
+
+    def close(self) -> None:
+        """Deliver nothing more. Spark keeps the accumulator for as long as it lives, and may still add to it."""
+        self._deliver = None
 
     def zero(self, value: Receipts) -> Receipts:
         return []
 
-    def addInPlace(self, value1: Receipts, value2: Receipts) -> Receipts:  # noqa: N802 (Spark's name)
-        if self.deliver is None:
+    def addInPlace(self, value1: Receipts, value2: Receipts) -> Receipts:
+        if not self._in_driver:
             return value1 + value2
-        for content in value2:
-            self.deliver(content)
+        deliver = self._deliver
+        if deliver is not None:
+            for content in value2:
+                deliver(content)
         return value1
 
     def __getstate__(self) -> dict[str, object]:
-        return {"deliver": None}
+        return {"_deliver": None, "_in_driver": False}
 
 
 class Waves:
     """The jobs of one node."""
 
-    def __init__(self, spark: SparkSession, setup: SlotSetup, on_receipt: Callable[[Receipt], None]) -> None:
+    def __init__(self, spark: SparkSession, setup: SlotSetup, on_receipt: Callable[[bytes], None]) -> None:
         self._context = spark.sparkContext
         self._setup = setup
-        self._on_receipt = on_receipt
-        self._mailbox = _Mailbox()
+        self._mailbox = _Mailbox(on_receipt)
         self._receipts = self._context.accumulator([], self._mailbox)
-        self._mailbox.deliver = self._deliver
         self._standing: dict[int, Any] = {}
-        self._jobs: dict[tuple[int, int], Any] = {}
-        self._lock = threading.Lock()
+        self._jobs: dict[tuple[int, int], _Job] = {}
+
+    @property
+    def under_way(self) -> int:
+        """How many waves are held: sent, and neither answered nor lost nor abandoned."""
+        return len(self._jobs)
 
     def slots(self) -> list[int]:
         """Return the slots there are now, each with its standing RDD built."""
-        places = self.places()
-        for place in places:
-            if place.slot not in self._standing:
-                self.prepare(place)
+        with _spark_answers():
+            places = self.places()
+            for place in places:
+                if place.slot not in self._standing:
+                    self.prepare(place)
         return [place.slot for place in places]
 
     def places(self) -> list[SlotPlace]:
@@ -116,48 +143,66 @@ class Waves:
 
     def send(self, order: Order) -> None:
         """Submit the order's job; its receipt comes by the accumulator."""
-        standing = self._standing[order.slot]
-        with self._lock:
+        group = f"holdfast-{order.node}-{order.wave}"
+        with _spark_answers():
             self._context.setLocalProperty(ORDER_PROPERTY, encode_order(order))
-            self._context.setLocalProperty("spark.jobGroup.id", _group(order.wave))
-            self._jobs[order.wave, order.slot] = standing.countAsync()
+            self._context.setLocalProperty("spark.jobGroup.id", group)
+            self._jobs[order.wave, order.slot] = _Job(group, self._standing[order.slot].countAsync())
+
+    def received(self, wave: int, slot: int) -> None:
+        """Let go of a wave whose receipt is there."""
+        self._jobs.pop((wave, slot), None)
 
     def lost(self) -> list[tuple[int, int, str]]:
-        """Return (wave, slot, why) of jobs that have ended and whose receipt has not come, and forget them.
+        """Return (wave, slot, why) of jobs that have ended and whose receipt was not `received`, and forget them.
 
-        Spark delivers a task's accumulator updates before it completes its job, so a job that is done without its
-        receipt will not get one.
+        Spark delivers a task's accumulator updates before it completes its job. So a receipt that there is has been
+        handed to `on_receipt` before its wave is named here.
         """
-        ended: list[tuple[int, int, str]] = []
-        for key, future in list(self._jobs.items()):
-            if not future.isDone():
-                continue
-            reason = _reason(future)
-            if self._jobs.pop(key, None) is not None:
-                ended.append((*key, reason))
-        return ended
+        with _spark_answers():
+            ended = [(key, job) for key, job in self._jobs.items() if job.future.isDone()]
+            return [(*key, _reason_of(self._jobs.pop(key).future)) for key, _ in ended]
 
     def abandon(self, wave: int, slot: int) -> None:
         """Stop waiting for a wave; Spark kills its Python process some time later."""
-        self._jobs.pop((wave, slot), None)
-        self._context.cancelJobGroup(_group(wave))
+        job = self._jobs.pop((wave, slot), None)
+        if job is not None:
+            with _spark_answers():
+                self._context.cancelJobGroup(job.group)
 
-    def _deliver(self, content: bytes) -> None:
-        receipt = RECEIPT_DECODER.decode(content)
-        self._jobs.pop((receipt.wave, receipt.slot), None)
-        self._on_receipt(receipt)
+    def close(self) -> None:
+        """Abandon what is under way, and take no more receipts. A session that is gone has nothing to abandon."""
+        self._mailbox.close()
+        for wave, slot in list(self._jobs):
+            with contextlib.suppress(PipelineFailed):
+                self.abandon(wave, slot)
 
 
-def _group(wave: int) -> str:
-    return f"holdfast-{wave}"
+@contextlib.contextmanager
+def _spark_answers() -> Iterator[None]:
+    """Turn what Py4J raises, when the JVM is gone or the session was stopped, into one sentence."""
+    try:
+        yield
+    except (Py4JError, OSError) as error:
+        why = (
+            _reason(error) if isinstance(error, Py4JJavaError) else "its JVM does not answer, as if it had been killed"
+        )
+        raise PipelineFailed(
+            f"Spark takes no more waves of this pipeline: {why}. Nothing committed is lost; start the pipeline again"
+        ) from error
 
 
-def _reason(future: Any) -> str:
+def _reason_of(future: Any) -> str:
     try:
         future.get()
     except Py4JJavaError as error:
-        text = str(error.java_exception.getMessage() if error.java_exception is not None else error)
-        return text.splitlines()[0] if text else "the job failed"
-    except Py4JError as error:
-        return str(error)
-    return "the job ended without a receipt"
+        return _reason(error)
+    return "its job succeeded all the same"
+
+
+def _reason(error: Py4JJavaError) -> str:
+    """Return the line of a Java exception that says why; a future has wrapped it once more."""
+    exception = error.java_exception
+    cause = exception.getCause() or exception
+    lines = str(cause.getMessage() or cause.toString()).splitlines()
+    return _LOST_TASK.sub("", lines[0]) if lines else "the job failed"

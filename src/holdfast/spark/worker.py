@@ -3,7 +3,7 @@
 Guarantees:
     * The iterator is drained, so Spark keeps the process for the next wave.
     * Whatever goes wrong in the work becomes a receipt; only the death of the process leaves none.
-    * No task changes anything when it is not where it was sent (`Order.slot` names its executor).
+    * A task that runs elsewhere than it was sent finds no state there, and answers that it is absent.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from __future__ import annotations
 import os
 import socket
 import time
+import traceback
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from holdfast.node.messages import ORDER_DECODER, Receipt, encode_receipt
+from holdfast.node.messages import ORDER_DECODER, Failed, Receipt, Result, encode_receipt
 from holdfast.node.slot import Slot, SlotSetup
 
 ORDER_PROPERTY = "holdfast.order"
@@ -47,16 +48,29 @@ def perform(setup: SlotSetup, text: str) -> Receipt:
     started = time.perf_counter()
     order = ORDER_DECODER.decode(text)
     key = (setup.pipeline_id, order.node)
-    slot = _slots.get(key)
-    if slot is None:
-        _close_others(setup.pipeline_id)
-        slot = _slots[key] = Slot(setup, order.node)
-    results = slot.perform(order)
+    results: list[Result]
+    try:
+        results = _slot(setup, order.node, key).perform(order)
+    except Exception:
+        # The slot could not be made, or has a bug outside of any piece of work: a retry would meet the same again.
+        _close(key)
+        reason = traceback.format_exc()
+        results = [Failed(number, "PipelineFailed", reason, retry=False) for number in range(len(order.works))]
     seconds = time.perf_counter() - started
     return Receipt(order.wave, order.slot, order.node, socket.gethostname(), os.getpid(), results, seconds)
 
 
-def _close_others(pipeline_id: str) -> None:
-    """A process that serves a new node of a pipeline lets go of what it held for the old one."""
-    for key in [key for key in _slots if key[0] == pipeline_id]:
-        _slots.pop(key).close()
+def _slot(setup: SlotSetup, node: str, key: tuple[str, str]) -> Slot:
+    """Return this process's slot for a node; what it held for an older node of the pipeline goes."""
+    slot = _slots.get(key)
+    if slot is None:
+        for other in [other for other in _slots if other[0] == setup.pipeline_id]:
+            _close(other)
+        slot = _slots[key] = Slot(setup, node)
+    return slot
+
+
+def _close(key: tuple[str, str]) -> None:
+    slot = _slots.pop(key, None)
+    if slot is not None:
+        slot.close()
