@@ -83,9 +83,6 @@ def _import_ahead() -> None:
     """Import what a pipeline will need, while the JVM starts."""
     import pyspark.sql.functions  # noqa: F401
 
-    import holdfast.pipeline.pipeline
-    import holdfast.spark.catalyst
-    import holdfast.spark.launch
 
 
 def _wake_workers(spark: SparkSession) -> None:
