@@ -36,6 +36,8 @@ class Reconciled(msgspec.Struct, frozen=True):
     """Path and size of each segment that no frame is in."""
     torn_bytes: int
     """Bytes behind the last named frame of a segment: written, never committed."""
+    folders: frozenset[str] = frozenset()
+    """Every folder with segments: who opens a log knows that their writers are of earlier lives."""
 
 
 def segment_paths(store: Store, stream: str) -> Iterator[str]:
@@ -53,15 +55,17 @@ def reconcile(store: Store, ledger: Ledger, streams: Collection[str]) -> Reconci
     missing: list[Damage] = []
     orphans: dict[str, int] = {}
     torn_bytes = 0
+    folders: set[str] = set()
     for stream in streams:
         uses = ledger.segment_uses(stream)
         sizes = {path: store.size(path) for path in segment_paths(store, stream)}
+        folders |= {path.rpartition("/")[0] for path in sizes}
         orphans |= {path: size for path, size in sizes.items() if path not in uses}
         short = {path for path, use in uses.items() if sizes.get(path, -1) < use.end}
         torn_bytes += sum(sizes[path] - use.end for path, use in uses.items() if path not in short)
         if short:
             missing += _missing(ledger, stream, short, sizes)
-    return Reconciled(missing, orphans, torn_bytes)
+    return Reconciled(missing, orphans, torn_bytes, frozenset(folders))
 
 
 def _missing(ledger: Ledger, stream: str, short: Collection[str], sizes: dict[str, int]) -> Iterator[Damage]:

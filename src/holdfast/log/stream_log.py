@@ -79,6 +79,7 @@ class StreamLog:
         self._thread: threading.Thread | None = None
         self.reconciled = found
         """What opening found beside the named frames; orphans were deleted."""
+        self._folders_closed = set(found.folders)
 
     @classmethod
     def open(
@@ -139,6 +140,11 @@ class StreamLog:
         """Why nothing can be committed now, None if all is well."""
         return self._failure
 
+    @property
+    def folders_closed(self) -> frozenset[str]:
+        """Folders of segments that were there when the log was opened: nobody commits anything in them any more."""
+        return frozenset(self._folders_closed)
+
     def on_commit(self, callback: OnCommit) -> None:
         """Call `callback` with each entry, in order, on the commit thread, before the entry's future resolves."""
         self._callbacks.append(callback)
@@ -182,6 +188,7 @@ class StreamLog:
     def segment_writer(self, stream: str, slot: str | int, generation: int) -> SegmentWriter:
         """Return a writer of new segments of a stream. Slots in other processes make the same by `segment_folder`."""
         folder = segment_folder(stream, self._term.owner, slot, generation)
+        self._folders_closed.discard(folder)
         return SegmentWriter(self._store, folder, self._options.segment_bytes)
 
     def close(self) -> None:

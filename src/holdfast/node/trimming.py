@@ -29,13 +29,17 @@ class Journal(Protocol):
     def names(self) -> list[str]: ...
     @property
     def ledger(self) -> Ledger: ...
+    @property
+    def folders_closed(self) -> frozenset[str]: ...
     def commit(self, items: Sequence[JournalItem]) -> Future[int]: ...
 
 
 class StreamTrimmer:
     """Trims the streams of one journal. For one thread."""
 
-    def __init__(self, store: Store, journal: Journal, retain_buckets: int, told: Callable[[list[JournalItem]], None]) -> None:
+    def __init__(
+        self, store: Store, journal: Journal, retain_buckets: int, told: Callable[[list[JournalItem]], None]
+    ) -> None:
         self._store = store
         self._journal = journal
         self._retain_buckets = retain_buckets
@@ -47,7 +51,9 @@ class StreamTrimmer:
         needs = {stream: self._needs(stream, bucket, now_us) for stream, bucket in own.items()}
         needs = {stream: wanted for stream, wanted in needs.items() if min(n.bucket for n in wanted) > FIRST_BUCKET}
         sizes = {stream: self._sizes(stream) for stream in needs}
-        for decision in decide(self._journal.ledger, needs, sizes):
+        # A segment of an earlier life of the node is never written to again, whatever was committed in its folder.
+        closed = self._journal.folders_closed
+        for decision in decide(self._journal.ledger, needs, sizes, closed_folders=closed):
             self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
@@ -69,7 +75,9 @@ class StreamTrimmer:
         complete = self._journal.ledger.stream_bucket_end(stream)
         kept = FIRST_BUCKET if complete is None else complete - self._retain_buckets
         needs = [Need("the pipeline", bucket), Need("the time to retain", kept)]
-        needs += [Need(f"consumer {held.name}", held.bucket) for held in leases(self._store, stream) if held.holds(now_us)]
+        needs += [
+            Need(f"consumer {held.name}", held.bucket) for held in leases(self._store, stream) if held.holds(now_us)
+        ]
         return needs
 
     def _sizes(self, stream: str) -> dict[str, int]:

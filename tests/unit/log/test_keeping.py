@@ -159,6 +159,22 @@ def test_copies_and_folders_whose_writers_are_gone_are_done_with() -> None:
     assert newest in decision.delete
 
 
+def test_the_last_segments_of_an_earlier_life_go_like_any_other() -> None:
+    """Their folder gets no later segment: without being told, retention would keep them until the next restart."""
+    store = FaultyStore()
+    log = filled(store)
+    old = segment_of(log, -1)
+    log.close()
+    log = open_log(store)
+    new = append_frame(log.segment_writer("north", 0, 2), FRAMES)
+    committed(log, *items_of(FRAMES, new))
+    committed(log, Advanced("north", (FRAMES + 1) * WIDTH_US))
+    assert old.rpartition("/")[0] in log.folders_closed and new.segment.rpartition("/")[0] not in log.folders_closed
+    needs = {"north": [Need("nobody but the clock", FRAMES + 1)]}
+    (decision,) = decide(log.ledger, needs, sizes_of(store), closed_folders=log.folders_closed)
+    assert old in decision.delete and new.segment not in decision.delete
+
+
 def test_damage_is_mended_from_a_copy_with_the_committed_checksum() -> None:
     store = FaultyStore()
     log = filled(store)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -243,17 +245,14 @@ def test_names_that_are_not_ours_are_not_listed(tmp_path: Path) -> None:
     assert store.list("s") == ["good"]
 
 
-def test_a_temporary_name_is_nobody_elses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_temporary_name_is_nobody_elses(tmp_path: Path) -> None:
     """Two containers may have the same process id: one would write into the other's unfinished term."""
-    names: set[str] = set()
-    link = os.link
-
-    def noting(source: str | Path, target: str | Path) -> None:
-        names.add(os.path.basename(source))
-        link(source, target)
-
-    monkeypatch.setattr(os, "link", noting)
-    for host in range(3):
-        (tmp_path / str(host)).mkdir()
-        LocalStore(tmp_path / str(host)).write_new("term", b"x")
-    assert len(names) == 3
+    script = (
+        "import os, sys; os.getpid = lambda: 1; link = os.link\n"
+        "os.link = lambda source, target: print(source) or link(source, target)\n"
+        "from holdfast.log.local_store import LocalStore\n"
+        "store = LocalStore(sys.argv[1]); store.write_new('term', b'x'); store.delete('term')"
+    )
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    names = [subprocess.run(command, capture_output=True, check=True, text=True).stdout for _ in range(2)]
+    assert names[0] and names[0] != names[1]
