@@ -46,6 +46,10 @@ class EagerLog:
     def ledger(self) -> Ledger:
         return self._journal.ledger
 
+    @property
+    def folders_closed(self) -> frozenset[str]:
+        return self._journal.folders_closed
+
     def commit(self, items: Sequence[JournalItem]) -> Future[int]:
         future = self._journal.commit(items)
         self._journal.flush()
