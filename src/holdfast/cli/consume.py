@@ -10,7 +10,8 @@ import pyarrow as pa
 from holdfast.cli.output import common_options, example, print_json, print_message, wide_console
 from holdfast.cli.stores import check_folder
 from holdfast.connect.console import show_rows
-from holdfast.connect.consumer import Consumer, View
+from holdfast.connect.consumer import Consumer
+from holdfast.connect.views import View
 from holdfast.errors import Misconfigured
 
 
