@@ -26,13 +26,13 @@ integration: setup ## what starts real processes and kills them
 	@$(BIN)/python -m pytest -q -m chaos tests/chaos
 
 lint: setup ## ruff and mypy
-	@$(BIN)/ruff check src tests bench docs
-	@$(BIN)/ruff format --check src tests bench docs
+	@$(BIN)/ruff check src tests bench docs examples
+	@$(BIN)/ruff format --check src tests bench docs examples
 	@$(BIN)/mypy
 
 format: setup ## let ruff put the code in shape
-	@$(BIN)/ruff check --fix-only -q src tests bench docs
-	@$(BIN)/ruff format -q src tests bench docs
+	@$(BIN)/ruff check --fix-only -q src tests bench docs examples
+	@$(BIN)/ruff format -q src tests bench docs examples
 
 bench: setup ## every benchmark with --quick, then one page with all results
 	@for name in wave windows state latency restart; do \
@@ -44,7 +44,7 @@ soak: setup ## tests that run for a long time
 	@if [ -d tests/soak ]; then $(BIN)/python -m pytest -q -m soak tests/soak; else echo "there are no soak tests yet"; fi
 
 docs: setup ## the documentation as HTML in docs/html
-	@$(BIN)/python docs/build.py
+	@$(BIN)/python -m docs.build
 
 wheel: setup ## a wheel in dist/ that works alone
 	@rm -rf build dist
@@ -54,4 +54,4 @@ wheel: setup ## a wheel in dist/ that works alone
 
 clean: ## remove what the other commands made, but not .venv
 	@rm -rf build dist docs/html bench/results .pytest_cache .hypothesis .mypy_cache .ruff_cache spark-warehouse artifacts
-	@find src tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find src tests bench docs -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,4 @@
-"""The average price of each item in each ten seconds, from two shops: one sends rows, one drops Parquet files.
-
-    python examples/retail.py      # then, in two other terminals: examples/send.py and examples/watch.py
-"""
+"""The average price of each item in each ten seconds, from two shops: one sends rows, one drops Parquet files."""
 
 from pyspark.sql import functions as F
 
