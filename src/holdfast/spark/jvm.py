@@ -201,14 +201,10 @@ def cache_folder() -> Path:
 
 
 def make_archive_in_background() -> None:
-    """Start a process of low priority that makes the archive; the next start will use it."""
-    subprocess.Popen(
-        [sys.executable, "-m", "holdfast.spark.jvm"],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    """Start a process of low priority that makes the archive; the next start will use it, and nobody waits for it."""
+    command = [sys.executable, "-m", "holdfast.spark.jvm"]
+    nowhere = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1, 2)]
+    os.posix_spawn(command[0], command, os.environ, file_actions=nowhere, setsid=True)
 
 
 def make_archive() -> Path | None:
