@@ -22,6 +22,9 @@ FORMAT_VERSION: Final = 1
 MANY_SHARDS: Final = -1
 """In place of a shard: the frame holds rows of all shards, in shard order, with offsets in its header."""
 
+NOT_DECODED: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+"""What decoding raises where bytes are not what they should be: whoever knows whose bytes they are says so."""
+
 NO_BUCKET: Final = -(2**63)
 """In place of a bucket: the frame was written before its bucket was known; its commit's stamp says which."""
 
@@ -50,7 +53,7 @@ class FrameKind(IntEnum):
 class FrameRef(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """Where a frame is: a segment's path below the pipeline's folder, and the bytes in it.
 
-    `crc` is that of the frame's header, which holds that of the payload: it says which bytes are meant, wherever they are.
+    `crc` is that of the frame's header, which holds that of the payload: it says which bytes are meant.
     """
 
     segment: str

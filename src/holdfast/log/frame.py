@@ -22,7 +22,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import SchemaMismatch, StoreUnfit
-from holdfast.model import FORMAT_VERSION, MANY_SHARDS, NO_WATERMARK, FrameRef
+from holdfast.model import FORMAT_VERSION, MANY_SHARDS, NO_WATERMARK, NOT_DECODED, FrameRef
 from holdfast.ports import Buffer
 
 ALIGNMENT: Final = 64
@@ -147,14 +147,23 @@ class FrameView(msgspec.Struct, frozen=True):
             raise FrameFault(f"a trailer with length {self.length}, checksum {self.crc:08x}", f"{length} and {crc:08x}")
 
     def batch(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Return the rows; their columns are views of the segment."""
+        """Return the rows; their columns are views of the segment.
+
+        `FrameFault` where the payload does not hold them.
+        """
         if self.header.schema_crc != schema_crc(schema):
             raise SchemaMismatch(
                 f"a frame of stream {self.header.stream!r} was written with schema {self.header.schema_crc:08x}, "
                 "expected "
                 f"{schema_crc(schema):08x} ({', '.join(schema.names)}); read it with the schema in pipeline.json"
             )
-        return pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
+        try:
+            batch = pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
+        except (pa.ArrowException, OSError) as error:
+            raise FrameFault("rows in Arrow's format", str(error)) from error
+        if batch.num_rows != self.header.rows:
+            raise FrameFault(f"{self.header.rows} rows, as its header says", f"{batch.num_rows}")
+        return batch
 
 
 def decode_header(data: memoryview) -> FrameView:
@@ -179,7 +188,7 @@ def decode_header(data: memoryview) -> FrameView:
         )
     try:
         header = _decoder.decode(encoded)
-    except msgspec.DecodeError as error:
+    except NOT_DECODED as error:
         raise FrameFault("a frame header", str(error)) from error
     return FrameView(header, data[payload_start : payload_start + payload_length], payload_crc, length, crc)
 

@@ -2,6 +2,7 @@
 
     first block (4 KiB): magic, mark, checksummed fields | head record | entry record | entry record ...
     record: length (4 bytes), CRC32C (4 bytes), MessagePack
+    begun: a file beside them, with the number of the newest file that may have entries
 
 A journal is a folder that one writer fills. The first record of each file is its *head*: everything that the files
 before it said, folded; so a file stands for itself, and older ones may go.
@@ -11,6 +12,8 @@ Invariants:
     * The mark is written after the sync of what it covers. Other processes believe what is below it only, so what they
       saw survives a crash. It is not synced itself: losing it hides entries until a successor has read them.
     * A torn tail after the mark is normal. A bad record before it raises `JournalCorrupt`.
+    * A file without a whole head is normal where its writer died before it could begin. Once it is noted as begun it
+      was whole: if it is not, its entries are lost, and `JournalCorrupt` says so instead of going on without them.
 """
 
 from __future__ import annotations
@@ -25,12 +28,13 @@ import msgspec
 from holdfast.errors import HoldfastError, JournalCorrupt, StoreUnavailable, StoreUnfit
 from holdfast.log.frame import checksum
 from holdfast.log.store import number_of
-from holdfast.model import FORMAT_VERSION, Entry
+from holdfast.model import FORMAT_VERSION, NOT_DECODED, Entry
 from holdfast.ports import AppendFile, Buffer, Store
 
 BLOCK_BYTES: Final = 4096
 SUFFIX: Final = ".log"
 MARK_OFFSET: Final = 8
+BEGUN: Final = "begun"
 
 _MAGIC: Final = b"HFjourn1"
 _MARK: Final = struct.Struct("<Q")
@@ -40,7 +44,7 @@ _FIELDS_OFFSET: Final = MARK_OFFSET + _MARK.size
 
 
 class JournalFile(msgspec.Struct, frozen=True, array_like=True):
-    """The checksummed fields of a file's first block."""
+    """The checksummed fields of a file's first block. `names` are for people, and left out where they are too many."""
 
     journal: str
     number: int
@@ -61,6 +65,27 @@ def journal_path(journal: str, number: int) -> str:
 def journal_numbers(store: Store, journal: str) -> list[int]:
     """Return the numbers of a journal's files, ascending."""
     return sorted(number for name in store.list(journal) if (number := number_of(name, SUFFIX)) is not None)
+
+
+def note_begun(store: Store, journal: str, number: int) -> None:
+    """Note that a file has a whole head and may have entries."""
+    text = b"%d" % number
+    store.replace(f"{journal}/{BEGUN}", b"%s %08x" % (text, checksum(text)))
+
+
+def begun_number(store: Store, journal: str) -> int:
+    """Return the number of the newest file that was noted as begun, -1 before the first."""
+    try:
+        data = bytes(store.read(f"{journal}/{BEGUN}"))
+    except FileNotFoundError:
+        return -1
+    text, _, crc = data.partition(b" ")
+    if not text.isdigit() or crc != b"%08x" % checksum(text):
+        raise JournalCorrupt(
+            f"the file {journal}/{BEGUN} is damaged: expected a number and its checksum, found {data[:40]!r}; restore "
+            "it from a copy of the store"
+        )
+    return int(text)
 
 
 def _record(payload: bytes) -> bytes:
@@ -90,6 +115,12 @@ class JournalWriter:
             # Never shown, so nobody misses it; a disk that stays full shall not fill with beginnings.
             with contextlib.suppress(StoreUnavailable):
                 store.delete(self.path)
+            raise
+        try:
+            note_begun(store, journal, number)
+        except (HoldfastError, OSError):
+            # It stays: the note may be there in spite of the error.
+            self.close()
             raise
 
     @property
@@ -129,7 +160,8 @@ class JournalWriter:
         block = bytearray(BLOCK_BYTES)
         block[:MARK_OFFSET] = _MAGIC
         start = _FIELDS_OFFSET + _FIELDS.size
-        assert start + len(encoded) <= BLOCK_BYTES, "a journal of that many names does not fit its first block"
+        if start + len(encoded) > BLOCK_BYTES:
+            encoded = msgspec.msgpack.encode(msgspec.structs.replace(fields, names=[]))
         _FIELDS.pack_into(block, _FIELDS_OFFSET, FORMAT_VERSION, len(encoded), checksum(encoded))
         block[start : start + len(encoded)] = encoded
         buffers: list[Buffer] = [block, _record(head)]
@@ -198,7 +230,7 @@ class JournalReader:
         while (payload := self._payload(data, self._offset, mark)) is not None:
             try:
                 entry = _entry_decoder.decode(payload)
-            except msgspec.DecodeError as error:
+            except NOT_DECODED as error:
                 raise self._corrupt(self._offset, "an entry that this version knows", str(error)) from error
             if entry_end is not None and entry.number >= entry_end:
                 break
@@ -245,7 +277,10 @@ class JournalReader:
                 f"the journal {self.path} has format version {version}, this holdfast reads up to {FORMAT_VERSION}: "
                 "use a newer holdfast"
             )
-        fields = _file_decoder.decode(encoded)
+        try:
+            fields = _file_decoder.decode(encoded)
+        except NOT_DECODED as error:
+            raise self._corrupt(_FIELDS_OFFSET, "fields that this version knows", str(error)) from error
         if (fields.journal, fields.number) != (self.journal, self.number):
             raise self._corrupt(
                 0, f"the fields of {self.path}", f"those of {journal_path(fields.journal, fields.number)}"
@@ -279,27 +314,42 @@ def recover(store: Store, journal: str, entry_end: int | None = None) -> Recover
     nothing. With `entry_end` (another successor has read it before) nothing from that number on is taken, and a file
     that begins behind it is passed over.
     """
-    for number in reversed(journal_numbers(store, journal)):
+    begun = begun_number(store, journal)
+    numbers = journal_numbers(store, journal)
+    if begun >= 0 and begun not in numbers:
+        raise _headless(journal_path(journal, begun), "no such file")
+    for number in reversed(numbers):
         reader = JournalReader(store, journal, number)
         fields = reader.fields()
         head = reader.head(beyond_mark=True) if fields is not None else None
         if fields is None or head is None:
-            if reader.mark():
-                raise JournalCorrupt(
-                    f"the journal {reader.path} is damaged in its first block: expected a head below the mark at "
-                    f"{reader.mark()}, found none; restore the file from a copy of the store"
-                )
+            if number <= begun or reader.mark():
+                raise _headless(reader.path, f"none in {store.size(reader.path)} bytes")
             continue
         if entry_end is not None and fields.entry_first > entry_end:
             continue
         entries = reader.next_entries(beyond_mark=True, entry_end=entry_end)
-        _check_numbers(reader.path, fields.entry_first, entries)
+        check_numbers(reader.path, fields.entry_first, entries)
         torn = store.size(reader.path) - reader.offset
         return Recovered(journal, number, fields, head, entries, fields.entry_first + len(entries), torn)
     return None
 
 
-def _check_numbers(path: str, entry_first: int, entries: Sequence[Entry]) -> None:
+def _headless(path: str, found: str) -> JournalCorrupt:
+    return JournalCorrupt(
+        f"the journal {path} is damaged: expected a head, since the file was begun, found {found}; restore the file "
+        "from a copy of the store"
+    )
+
+
+def check_begun(begun: int, file: JournalReader) -> None:
+    """Raise `JournalCorrupt` where a file is noted as begun and its first block is damaged."""
+    if file.number <= begun and file.fields() is None:
+        raise _headless(file.path, "a first block that is damaged")
+
+
+def check_numbers(path: str, entry_first: int, entries: Sequence[Entry]) -> None:
+    """Raise `JournalCorrupt` where entries are not numbered one after the other."""
     for expected, entry in enumerate(entries, entry_first):
         if entry.number != expected:
             raise JournalCorrupt(

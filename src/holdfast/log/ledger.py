@@ -21,6 +21,7 @@ from holdfast.log.frame_table import FrameTable, SegmentUse
 from holdfast.model import (
     FORMAT_VERSION,
     NO_WATERMARK,
+    NOT_DECODED,
     Advanced,
     BatchLogged,
     Ended,
@@ -143,7 +144,7 @@ class Ledger:
         """Return the ledger that `serialize` made bytes of; `JournalCorrupt` where the bytes cannot be that."""
         try:
             head = _decoder.decode(data)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except NOT_DECODED as error:
             raise _damaged(journal, f"{len(data)} bytes that are not one ({error})") from error
         if head.version > FORMAT_VERSION:
             raise StoreUnfit(

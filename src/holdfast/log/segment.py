@@ -174,12 +174,15 @@ def read_frame(
 ) -> tuple[FrameHeader, pa.RecordBatch]:
     """Return a frame's header and rows, the rows as views of the mapped segment. Safe from many threads."""
     view = read_view(store, ref, verify)
-    return view.header, view.batch(schema)
+    try:
+        return view.header, view.batch(schema)
+    except FrameFault as fault:
+        raise _corrupt(ref.segment, ref.offset, fault, view.header.stream, view.header.shard) from fault
 
 
 def read_batch(store: Store, ref: FrameRef, schema: pa.Schema, verify: bool = True) -> pa.RecordBatch:
     """Return the rows of a frame without copying them. Safe from many threads."""
-    return read_view(store, ref, verify).batch(schema)
+    return read_frame(store, ref, schema, verify)[1]
 
 
 def shard_rows(header: FrameHeader, shard_from: int, shard_to: int) -> tuple[int, int]:

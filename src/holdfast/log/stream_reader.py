@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import StoreUnavailable
 from holdfast.log.difference import difference
-from holdfast.log.journal import JournalReader, journal_numbers
+from holdfast.log.journal import JournalReader, begun_number, check_begun, check_numbers, journal_numbers
 from holdfast.log.ledger import Ledger, stream_of
 from holdfast.log.segment import read_batch, read_rows
 from holdfast.log.store import validate_name
@@ -57,6 +57,11 @@ class StreamReader:
     def term(self) -> int:
         """The number of the term that is followed, -1 before the first."""
         return self._term
+
+    @property
+    def place(self) -> tuple[str, int] | None:
+        """The journal that is followed and the number of its next entry, None while there is none to follow."""
+        return None if self._file is None else (self._file.journal, self._entry_next)
 
     def poll(self) -> list[JournalItem]:
         """Return what the journal says of the stream since the last call, in its order."""
@@ -136,8 +141,9 @@ class StreamReader:
 
     def _take(self, entries: list[Entry], items: list[JournalItem]) -> None:
         assert self._ledger is not None, "entries come after a head"
+        assert self._file is not None, "entries come from a file"
+        check_numbers(self._file.path, self._entry_next, entries)
         for entry in entries:
-            assert entry.number == self._entry_next, "entries have no gaps"
             self._entry_next += 1
             mine = [item for item in entry.items if stream_of(item) == self._stream]
             self._ledger.apply_all(mine)
@@ -210,11 +216,14 @@ class StreamReader:
             return None
         try:
             journal = read_term(self._store, self._stream, now.newest).journal
+            # The note first: what is begun when it is read has a whole head.
+            begun = begun_number(self._store, journal)
             for number in reversed(journal_numbers(self._store, journal)):
                 file = JournalReader(self._store, journal, number)
                 head = file.head()
                 if head is not None:
                     return now.newest, file, head
+                check_begun(begun, file)
         except FileNotFoundError:
             return None
         return None

@@ -25,10 +25,11 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import AlreadyExists, Fenced, StoreCorrupt, StoreUnfit, StreamTaken
+from holdfast.log.frame import checksum
 from holdfast.log.journal import Recovered, recover
 from holdfast.log.ledger import Ledger
 from holdfast.log.store import number_of, validate_name
-from holdfast.model import FORMAT_VERSION
+from holdfast.model import FORMAT_VERSION, NOT_DECODED
 from holdfast.ports import Lock, Store
 
 _SEALING: Final = ".sealing"
@@ -43,7 +44,7 @@ class Previous(msgspec.Struct, frozen=True):
 
 
 class TermRecord(msgspec.Struct, frozen=True):
-    """The content of a term's file."""
+    """The content of a term's file: a line of JSON, and a line with its CRC32C."""
 
     stream: str
     number: int
@@ -107,13 +108,17 @@ def is_succeeded(store: Store, stream: str, number: int) -> bool:
 def read_term(store: Store, stream: str, number: int) -> TermRecord:
     """Return the content of a term's file; `FileNotFoundError` where it is gone."""
     path = term_path(stream, number)
-    data = store.read(path)
+    data = bytes(store.read(path))
+    text, _, crc = data.partition(b"\n")
     try:
-        record = msgspec.json.decode(data, type=TermRecord)
-    except msgspec.DecodeError as error:
+        if crc != b"%08x\n" % checksum(text):
+            raise msgspec.DecodeError("its checksum is another")
+        record = msgspec.json.decode(text, type=TermRecord)
+        if (record.stream, record.number) != (stream, number):
+            raise msgspec.DecodeError(f"it is that of term {record.number} of {record.stream!r}")
+    except NOT_DECODED as error:
         raise StoreCorrupt(
-            f"the term file {path} is damaged: expected who holds term {number} of {stream!r}, found "
-            f"{bytes(data[:80])!r} "
+            f"the term file {path} is damaged: expected who holds term {number} of {stream!r}, found {data[:80]!r} "
             f"({error}); restore it from a copy of the store"
         ) from error
     if record.version > FORMAT_VERSION:
@@ -325,6 +330,7 @@ def _create(store: Store, term: Term, name: str) -> None:
         names=term.names,
     )
     try:
-        store.write_new(term_path(name, record.number), msgspec.json.encode(record))
+        text = msgspec.json.encode(record)
+        store.write_new(term_path(name, record.number), b"%s\n%08x\n" % (text, checksum(text)))
     except AlreadyExists:
         raise _taken(store, name) from None
