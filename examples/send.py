@@ -24,7 +24,8 @@ SALE = pa.schema([("item", pa.string()), ("price", pa.float64()), ("sold_at", pa
 def sales(count: int) -> list[dict[str, object]]:
     """Return sales of this moment."""
     now = datetime.datetime.now(datetime.UTC)
-    return [{"item": random.choice(ITEMS), "price": random.randint(50, 500) / 100, "sold_at": now} for _ in range(count)]
+    prices = [random.randint(50, 500) / 100 for _ in range(count)]
+    return [{"item": random.choice(ITEMS), "price": price, "sold_at": now} for price in prices]
 
 
 def drop(folder: Path, number: int) -> None:

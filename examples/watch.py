@@ -1,6 +1,6 @@
 """Print each average as soon as it is final; Spark is not needed. Run it again, and it goes on where it was.
 
-    python examples/watch.py
+python examples/watch.py
 """
 
 import holdfast as hf
