@@ -16,12 +16,13 @@ import pyarrow.compute as pc
 from holdfast.connect.chunk import FileChunk
 from holdfast.connect.chunk_reader import ReadResult, read_chunk
 from holdfast.connect.parquet import range_name, write_range
-from holdfast.log.frame import FrameHeader
+from holdfast.log.frame import FrameHeader, encode
 from holdfast.model import MANY_SHARDS, NO_BUCKET, NO_WATERMARK, FrameKind, Published, bucket_of
 from holdfast.node.messages import Delivered, DeliverWork, Ingested, IngestWork
 from holdfast.node.ranges import rows_in_order
 from holdfast.node.slot_context import SlotContext
 from holdfast.operators.bucket_table import bucket_table, microseconds
+from holdfast.operators.phases import Phases
 from holdfast.operators.sharding import sort_by_shard
 from holdfast.plan import ParquetSink, Source
 
@@ -31,20 +32,20 @@ REJECTS = ".rejects"
 def ingest(context: SlotContext, work: IngestWork) -> Ingested:
     """Read a chunk, and append its rows to the source's stream; they are part of it when their entry is committed."""
     started = time.perf_counter()
+    phases = Phases()
     source = context.sources[work.source]
     chunk = msgspec.json.decode(work.chunk, type=FileChunk)
     result = read_chunk(chunk, source, context.topology.session_time_zone)
-    read = time.perf_counter()
+    phases.end("read")
     batch = _one_batch(result, source)
     published: list[Published] = []
     times: tuple[int | None, int | None] = (None, None)
-    seconds = {"read": read - started}
     if batch.num_rows:
-        frame, times = _append_rows(context, source, batch, seconds)
+        frame, times = _append_rows(context, source, batch, phases)
         published.append(frame)
     if result.rejects.num_rows:
         published.append(_append_rejects(context, source, result.rejects, times))
-    seconds["total"] = time.perf_counter() - started
+    seconds = phases.take() | {"total": time.perf_counter() - started}
     return Ingested(
         source.name,
         work.number,
@@ -71,15 +72,14 @@ def _one_batch(result: ReadResult, source: Source) -> pa.RecordBatch:
 
 
 def _append_rows(
-    context: SlotContext, source: Source, batch: pa.RecordBatch, seconds: dict[str, float]
+    context: SlotContext, source: Source, batch: pa.RecordBatch, phases: Phases
 ) -> tuple[Published, tuple[int | None, int | None]]:
-    started = time.perf_counter()
     width_us = context.topology.bucket_width_us
     newest = event_time_max_us(batch, source.event_time)
     table = bucket_table(batch, source.tuple_time, source.event_time, width_us)
     times = _time_range(batch, source)
     sharded, row_ends = sort_by_shard(batch, source.shard_by, context.topology.shards, source.tuple_time)
-    seconds["shard"] = time.perf_counter() - started
+    phases.end("shard")
     bucket_start, bucket_end = (NO_BUCKET, NO_BUCKET)
     if times[0] is not None and times[1] is not None:
         bucket_start, bucket_end = bucket_of(times[0], width_us), bucket_of(times[1], width_us) + 1
@@ -94,11 +94,14 @@ def _append_rows(
         bucket_table=table,
         event_time_max_us=newest,
     )
-    started = time.perf_counter()
-    ref = context.writer(source.name).append(header, sharded)
-    seconds["write"] = time.perf_counter() - started
-    frame = Published(source.name, MANY_SHARDS, bucket_start, bucket_end, batch.num_rows, ref, event_time_max_us=newest)
-    return frame, times
+    frame = encode(header, sharded)
+    phases.end("encode")
+    ref = context.writer(source.name).append_encoded([frame])[0]
+    phases.end("write")
+    published = Published(
+        source.name, MANY_SHARDS, bucket_start, bucket_end, batch.num_rows, ref, event_time_max_us=newest
+    )
+    return published, times
 
 
 def _append_rejects(

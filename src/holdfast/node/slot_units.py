@@ -15,12 +15,13 @@ from holdfast.checkpoint.base import life_of
 from holdfast.checkpoint.snapshot_files import snapshot_path
 from holdfast.checkpoint.snapshot_writer import SnapshotOrder, SnapshotWriter
 from holdfast.errors import StateBusy
-from holdfast.log.frame import FrameHeader
+from holdfast.log.frame import FrameHeader, encode
 from holdfast.model import NO_WATERMARK, FrameKind, Published
 from holdfast.node.messages import Attached, AttachWork, Processed, ProcessWork, UnitProcessed, UnitWork
 from holdfast.node.slot_context import SlotContext
 from holdfast.node.slot_input import FrameReader, ReadFrame, input_rows
 from holdfast.node.slot_states import SlotStates
+from holdfast.operators.phases import Phases
 from holdfast.operators.stage import StreamRows, UnitOperator, UnitOutput
 from holdfast.state import UnitState
 
@@ -48,6 +49,7 @@ class SlotUnits:
         self._context = context
         self._states = SlotStates(context)
         self._frames = FrameReader(context.store)
+        self._phases = Phases()
         self._held: dict[tuple[str, int], HeldUnit] = {}
         self._at: tuple[str, int] = ("", 0)
 
@@ -75,27 +77,24 @@ class SlotUnits:
     def process(self, work: ProcessWork) -> Processed:
         """Run the units over the buckets; their frames are appended, and durable when the order's sync is done."""
         started = time.perf_counter()
+        self._phases.take()
+        self._phases.begin()
         frames = self._frames.read(self._context.stages[work.stage], work.frames)
-        seconds = {"read": time.perf_counter() - started, "kernel": 0.0, "write": 0.0}
-        units = [self._process_unit(work, unit, frames, seconds) for unit in work.units]
-        seconds["total"] = time.perf_counter() - started
+        self._phases.end("read")
+        units = [self._process_unit(work, unit, frames) for unit in work.units]
+        seconds = self._phases.take() | {"total": time.perf_counter() - started}
         return Processed(work.stage, units, work.bucket_from, work.bucket_to, seconds)
 
-    def _process_unit(
-        self, work: ProcessWork, unit: UnitWork, frames: list[ReadFrame], seconds: dict[str, float]
-    ) -> UnitProcessed:
+    def _process_unit(self, work: ProcessWork, unit: UnitWork, frames: list[ReadFrame]) -> UnitProcessed:
         held = self._open(work.stage, unit)
         state = held.state
-        started = time.perf_counter()
         try:
             if state is not None:
                 state.begin(unit.bucket_memory)
+            self._phases.end("state")
             runs = input_rows(held.operator.stage, self._context.sources, unit.shard, frames)
             output = held.operator.process(runs, work.bucket_from, work.bucket_to, work.ended)
-            computed = time.perf_counter()
             published = self._append(unit, output)
-            seconds["kernel"] += computed - started
-            seconds["write"] += time.perf_counter() - computed
             snapshot = None
             if state is not None:
                 state.finish(work.bucket_to, output.meta)
@@ -103,6 +102,7 @@ class SlotUnits:
         finally:
             if state is not None:
                 state.end()
+        self._phases.end("state")
         rejected = sum(rows.batch.num_rows for rows in output.rejects)
         return UnitProcessed(
             unit.shard, published, output.digests, output.rows_in, output.rows_late, rejected, snapshot
@@ -120,6 +120,7 @@ class SlotUnits:
             self._context.setup.functions,
             topology.session_time_zone,
             topology.bucket_width_us,
+            self._phases,
         )
         held = self._held[stage, shard] = HeldUnit(operator, state)
         return held
@@ -165,7 +166,10 @@ class SlotUnits:
             bucket_table=[(bucket, NO_WATERMARK) for bucket in buckets],
             bucket_row_ends=[end - skip for end in rows.row_ends[first:]],
         )
-        ref = self._context.writer(stream).append(header, batch)
+        frame = encode(header, batch)
+        self._phases.end("encode")
+        ref = self._context.writer(stream).append_encoded([frame])[0]
+        self._phases.end("write")
         return [Published(stream, unit.shard, buckets[0], buckets[-1] + 1, batch.num_rows, ref)]
 
     def _snapshot(self, state: UnitState, unit: UnitWork, work: ProcessWork) -> str | None:

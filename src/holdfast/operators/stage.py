@@ -29,6 +29,7 @@ from holdfast.operators.digest import digest_rows
 from holdfast.operators.expressions import project
 from holdfast.operators.keys import KeyLayout, decode_keys, encode_keys, key_layout, shard_of
 from holdfast.operators.late import late_rows
+from holdfast.operators.phases import Phases
 from holdfast.operators.steps import Function, Reject, StepRunner, rejects_batch
 from holdfast.operators.types import TIMESTAMP, arrow_type
 from holdfast.operators.union import (
@@ -124,7 +125,9 @@ class UnitOperator:
         functions: Sequence[Function],
         session_time_zone: str,
         bucket_width_us: int,
+        phases: Phases | None = None,
     ) -> None:
+        self.phases = phases if phases is not None else Phases()
         self.stage = stage
         self.shard = shard
         self.shards = shards
@@ -154,6 +157,7 @@ class UnitOperator:
         if not slices and not ended and self._closes_nothing(runs):
             return self._nothing(runs)
         union = merge(slices, self._union_schema, self.bucket_width_us)
+        self.phases.end("order")
         late: list[StreamRows] = []
         if self._aggregating is None:
             made = [(union.batch, union.times)]
@@ -166,6 +170,7 @@ class UnitOperator:
         digests = digest_rows(batch, row_ends)
         counts = np.diff(found.ends, prepend=0).tolist()
         buckets = found.buckets.tolist()
+        self.phases.end("encode")
         return UnitOutput(
             rows=[self._stream_rows(self.stage.name, batch, found)] if batch.num_rows else [],
             late=late,
@@ -183,7 +188,9 @@ class UnitOperator:
         if self._aggregating is None or not isinstance(self._aggregating.spec.window, plan.TimeWindow):
             return True
         watermarks, _ = self._follow(runs)
-        return not TimeWindows(self.state, self._aggregating.aggregates, self._aggregating.spec.window).closes(watermarks)
+        return not TimeWindows(self.state, self._aggregating.aggregates, self._aggregating.spec.window).closes(
+            watermarks
+        )
 
     def _nothing(self, runs: Sequence[Sequence[InputRows]]) -> UnitOutput:
         meta = b""
@@ -263,6 +270,7 @@ class UnitOperator:
             closed, late = self._fold(found, union, limits, watermarks, ended)
         except BadRow as error:
             raise self._named(error, union, runners) from error
+        self.phases.end("kernel")
         rows_late = int(np.count_nonzero(late))
         side = []
         if rows_late:
