@@ -28,8 +28,11 @@ class ProgressMeter:
         self._seconds: dict[str, float] = {}
         self._warnings: list[str] = []
 
-    def receipt(self, receipt: Receipt) -> None:
+    def receipt(self, receipt: Receipt, waited_s: float | None) -> None:
+        """Count a receipt that came so long after its order; what the task itself did not take is Spark's."""
         self._waves += 1
+        if waited_s is not None:
+            self._seconds["spark"] = self._seconds.get("spark", 0.0) + max(0.0, waited_s - receipt.seconds)
         for result in receipt.results:
             for phase, seconds in getattr(result, "seconds", {}).items():
                 name = phase if isinstance(result, Processed) else f"ingest.{phase}"
@@ -46,12 +49,12 @@ class ProgressMeter:
     def warned(self, message: str) -> None:
         self._warnings = [*self._warnings, message][-10:]
 
-    def report(self, now_us: int) -> Progress | None:
-        """Return a report if it is time for one."""
+    def report(self, now_us: int, last: bool = False) -> Progress | None:
+        """Return a report if it is time for one; the last one comes in any case."""
         elapsed_us = now_us - self._reported_us
-        if elapsed_us < REPORT_EVERY_US:
+        if elapsed_us < REPORT_EVERY_US and not last:
             return None
-        seconds = elapsed_us / 1e6
+        seconds = max(elapsed_us, 1) / 1e6
         progress: Progress = {
             "id": self._pipeline_id,
             "name": self._situation.topology.name,

@@ -163,7 +163,7 @@ class NodeRunner:
                     wake_us = command.at_us
                 else:
                     self._carry_out(waves, command)
-            progress = self._meter.report(now_us)
+            progress = self._meter.report(now_us, last=self._finished)
             if progress is not None:
                 self.handle.progressed(progress)
 
@@ -194,8 +194,8 @@ class NodeRunner:
     def _note(self, waves: Waves, event: events.Event) -> None:
         if isinstance(event, events.ReceiptArrived):
             waves.received(event.receipt.wave, event.receipt.slot)
-            self._busy.pop(event.receipt.wave, None)
-            self._meter.receipt(event.receipt)
+            started_s = self._busy.pop(event.receipt.wave, None)
+            self._meter.receipt(event.receipt, None if started_s is None else time.monotonic() - started_s)
         elif isinstance(event, events.WaveLost):
             self._busy.pop(event.wave, None)
         elif isinstance(event, events.Committed):
