@@ -60,7 +60,7 @@ class Flow:
 
 
 def texts(table: pa.Table, names: Sequence[str] | None = None) -> list[str]:
-    """Return the rows as sorted texts in which every value of every type, -0.0 and NaN included, differs from others."""
+    """Return the rows as sorted texts in which every value of every type, -0.0 and NaN included, differs."""
     return sorted(map(repr, table.select(names or table.column_names).to_pylist()))
 
 

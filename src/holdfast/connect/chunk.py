@@ -14,7 +14,7 @@ import os
 import msgspec
 import pyarrow.parquet as pq
 
-from holdfast.connect.text import TextFormat
+from holdfast.connect.text_format import TextFormat
 from holdfast.plan import FilesSource
 
 COMPRESSED = (".gz", ".bz2")

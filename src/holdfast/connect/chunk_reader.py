@@ -21,7 +21,8 @@ import pyarrow.parquet as pq
 
 from holdfast.connect.chunk import COMPRESSED, FileChunk, is_whole
 from holdfast.connect.conform import conform
-from holdfast.connect.text import BadLine, Lines, TextFormat, read_csv, read_json
+from holdfast.connect.text import BadLine, Lines, read_csv, read_json
+from holdfast.connect.text_format import TextFormat
 from holdfast.errors import BadRow, FileChanged, SchemaMismatch, StoreUnavailable
 from holdfast.plan import REJECTS_COLUMNS, FilesSource, Source
 

@@ -17,12 +17,11 @@ import pyarrow as pa
 
 from holdfast.connect.chunk import FileChunk, split_parquet, split_text
 from holdfast.connect.chunk_reader import ReadResult, read_chunk
-from holdfast.connect.file_schema import infer_schema
 from holdfast.connect.folder import check_path, listed
 from holdfast.model import FileLogged
 from holdfast.plan import FilesSource
 
-__all__ = ["FileChunk", "FileFinder", "Look", "ReadResult", "check_path", "discover", "infer_schema", "read_chunk"]
+__all__ = ["FileChunk", "FileFinder", "Look", "ReadResult", "check_path", "read_chunk"]
 
 
 class Look(msgspec.Struct, frozen=True):
@@ -42,11 +41,6 @@ class Look(msgspec.Struct, frozen=True):
         return not self.waiting
 
 
-def discover(source: FilesSource, already: Mapping[str, FileLogged]) -> list[FileChunk]:
-    """Return the chunks of complete files that are not in the stream. `already` has the last entry of each path."""
-    return FileFinder(source).look(already).chunks
-
-
 class FileFinder:
     """Looks at a source's folder again and again. It remembers what it has cut and what it has reported."""
 
@@ -57,7 +51,10 @@ class FileFinder:
         self._ahead: dict[tuple[str, int, int], float] = {}
 
     def look(self, already: Mapping[str, FileLogged]) -> Look:
-        """List the folder, and return what is new in it, the files in order of (modified, name)."""
+        """List the folder, and return what is new in it, the files in order of (modified, name).
+
+        `already` has the last entry of each path that is in the stream.
+        """
         look = Look([], [], [])
         waits = []
         for path, size, modified_ns in sorted(listed(self._source.path), key=lambda found: (found[2], found[0])):

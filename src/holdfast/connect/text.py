@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import msgspec
@@ -22,13 +22,10 @@ import pyarrow.csv as arrow_csv
 import pyarrow.json as arrow_json
 from pyarrow import types
 
-from holdfast.errors import BadRow, Misconfigured, SchemaMismatch
-
-JSON_OPTIONS = ("encoding", "charset", "timestampFormat", "dateFormat")
-CSV_OPTIONS = ("header", "sep", "delimiter", "quote", "escape", "nullValue", "multiLine", "inferSchema", *JSON_OPTIONS)
+from holdfast.connect.text_format import TextFormat, csv_type, json_type
+from holdfast.errors import BadRow, SchemaMismatch
 
 _ZONE = r"([zZ]|[+-]\d{2}:?\d{2}|[+-]\d{2})$"
-_PATTERN_LETTERS = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S", "XXX": "%z", "XX": "%z"}
 
 
 class BadLine(msgspec.Struct, frozen=True):
@@ -44,69 +41,6 @@ class Parsed(msgspec.Struct, frozen=True):
 
     table: pa.Table
     bad: list[BadLine]
-
-
-class TextFormat(msgspec.Struct, frozen=True):
-    """How to read the text: Spark's options, resolved."""
-
-    header: bool = False
-    separator: str = ","
-    quote: str = '"'
-    escape: str = ""
-    null_value: str = ""
-    encoding: str = "utf8"
-    multi_line: bool = False
-    timestamp_format: str = ""
-    date_format: str = ""
-    time_zone: str = "UTC"
-
-    @classmethod
-    def of(cls, kind: str, options: Mapping[str, str], time_zone: str = "UTC") -> TextFormat:
-        """Return the format that Spark's `options` describe; `Misconfigured` names what is not known."""
-        known = CSV_OPTIONS if kind == "csv" else JSON_OPTIONS
-        spelled = {name.lower(): name for name in known}
-        unknown = sorted(name for name in options if name.lower() not in spelled)
-        if unknown:
-            raise Misconfigured(
-                f"files of format {kind}: unknown options {', '.join(unknown)}. Known are {', '.join(known)}."
-            )
-        given = {spelled[name.lower()]: value for name, value in options.items()}
-        return cls(
-            header=_truth(given, "header"),
-            separator=_single(given.get("sep", given.get("delimiter", ",")), "sep"),
-            quote=_single(given.get("quote", '"'), "quote"),
-            escape=_single(given["escape"], "escape") if given.get("escape") else "",
-            null_value=given.get("nullValue", ""),
-            encoding=given.get("encoding", given.get("charset", "utf8")).lower().replace("utf-8", "utf8"),
-            multi_line=_truth(given, "multiLine"),
-            timestamp_format=strptime_pattern(given.get("timestampFormat", "")),
-            date_format=strptime_pattern(given.get("dateFormat", "")),
-            time_zone=time_zone,
-        )
-
-
-def strptime_pattern(pattern: str) -> str:
-    """Return Spark's date pattern in the letters of `strptime`; `Misconfigured` for what has no counterpart."""
-    if not pattern:
-        return ""
-    result, rest = "", pattern
-    while rest:
-        if rest.startswith("'"):
-            literal, _, rest = rest[1:].partition("'")
-            result += literal.replace("%", "%%")
-            continue
-        run = rest[: len(rest) - len(rest.lstrip(rest[0]))]
-        if run in _PATTERN_LETTERS:
-            result += _PATTERN_LETTERS[run]
-        elif run[0].isalpha():
-            raise Misconfigured(
-                f"date pattern {pattern!r}: {run!r} is not known. Known are {', '.join(_PATTERN_LETTERS)}; "
-                "without a pattern ISO dates and timestamps are read, with fractions of a second."
-            )
-        else:
-            result += run.replace("%", "%%")
-        rest = rest[len(run) :]
-    return result
 
 
 class Lines:
@@ -153,7 +87,7 @@ def read_csv(data: bytes, names: list[str], schema: pa.Schema, form: TextFormat,
             f"{subject}: column {missing[0]!r} is missing: expected {schema.names}, found {names}. "
             "Declare the columns that the files have."
         )
-    kinds = {field.name: _csv_type(field.type, form) for field in schema}
+    kinds = {field.name: csv_type(field.type, form) for field in schema}
     try:
         table = _arrow_csv(data, names, kinds, form, None)
         if form.multi_line or form.quote.encode() not in data or table.num_rows == len(Lines(data)):
@@ -233,7 +167,7 @@ def read_json(data: bytes, schema: pa.Schema, form: TextFormat, limit: int) -> P
 def _json_rows(data: bytes, records: int, schema: pa.Schema, form: TextFormat) -> pa.Table:
     if not records:
         return schema.empty_table()
-    kinds = pa.schema([(field.name, _json_type(field.type)) for field in schema])
+    kinds = pa.schema([(field.name, json_type(field.type)) for field in schema])
     table = arrow_json.read_json(
         io.BytesIO(data),
         read_options=arrow_json.ReadOptions(use_threads=False, block_size=max(len(data), 1)),
@@ -275,19 +209,6 @@ def _arrow_csv(
             false_values=["false", "False", "FALSE"],
         ),
     )
-
-
-def _csv_type(kind: Any, form: TextFormat) -> pa.DataType:
-    """Return the type that Arrow's CSV reader is asked for; the rest is converted from text."""
-    if types.is_nested(kind):
-        raise SchemaMismatch(f"CSV has no values of type {kind}; declare a string and parse it in a step.")
-    return pa.string() if types.is_timestamp(kind) or (types.is_date(kind) and form.date_format) else kind
-
-
-def _json_type(kind: Any) -> pa.DataType:
-    if types.is_map(kind):
-        raise SchemaMismatch(f"JSON lines: a column of type {kind} cannot be read; declare a struct.")
-    return pa.string() if types.is_timestamp(kind) or types.is_date(kind) else kind
 
 
 def _convert_strict(table: pa.Table, schema: pa.Schema, form: TextFormat) -> pa.Table:
@@ -369,17 +290,3 @@ def _bad_values(column: Any, field: Any, form: TextFormat, limit: int) -> Iterat
 
 def _short(error: Exception) -> str:
     return str(error).removeprefix("JSON parse error: ").split(" in row ")[0].rstrip(".")
-
-
-def _single(value: str, option: str) -> str:
-    value = {"\\t": "\t", "\\0": "\0"}.get(value, value)
-    if len(value) > 1:
-        raise Misconfigured(f"option {option}: expected one character, found {value!r}.")
-    return value
-
-
-def _truth(given: Mapping[str, str], option: str) -> bool:
-    value = str(given.get(option, "false")).lower()
-    if value not in ("true", "false"):
-        raise Misconfigured(f"option {option}: expected true or false, found {value!r}.")
-    return value == "true"

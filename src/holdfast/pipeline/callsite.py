@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from functools import wraps
@@ -11,6 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 from holdfast.errors import HoldfastError
 
 _PACKAGE: Final = str(Path(__file__).resolve().parents[1])
+_HAS_LINE: Final = re.compile(r" \(at .+:\d+\)$")
 _Parameters = ParamSpec("_Parameters")
 _Result = TypeVar("_Result")
 
@@ -24,7 +26,7 @@ def users_line() -> str:
 
 
 def names_the_line(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
-    """Add the user's line to the message of every error of ours that leaves the function."""
+    """Add the user's line to every error that leaves the function: to the message of ours, as a note to Spark's."""
 
     @wraps(function)
     def called(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
@@ -32,8 +34,12 @@ def names_the_line(function: Callable[_Parameters, _Result]) -> Callable[_Parame
             return function(*arguments, **options)
         except HoldfastError as error:
             # An error about a step made earlier already says where that was.
-            if " (at " not in str(error):
+            if not _HAS_LINE.search(str(error)):
                 error.args = (f"{error} (at {users_line()})", *error.args[1:])
+            raise
+        except Exception as error:
+            if type(error).__module__.startswith(("pyspark.", "py4j.")) and not hasattr(error, "__notes__"):
+                error.add_note(f"at {users_line()}")
             raise
 
     return called

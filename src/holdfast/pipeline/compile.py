@@ -32,6 +32,7 @@ from holdfast.pipeline.lineage import (
 
 _SURELY_FIT: Final = 16
 """So many aggregates over all open windows of a key, and keys, have room in a record whatever their types are."""
+_OPEN_WINDOWS_MAX: Final = 1000
 _MOVE_TO_SOURCE: Final = "make it a column of the source itself, and only rename it on the way"
 
 
@@ -261,6 +262,11 @@ def _check_state(stage: plan.Stage, node: AggregationNode) -> None:
     """Refuse windows that a unit's records cannot hold."""
     window = node.aggregation.window
     open_windows = -(-window.size // window.slide) if isinstance(window, plan.CountWindow) else 1
+    if open_windows > _OPEN_WINDOWS_MAX:
+        raise UnsupportedQuery(
+            f"groupBy: {open_windows:,} count windows of a key would be open at once, at most {_OPEN_WINDOWS_MAX:,} "
+            f"can be: use a slide that is a larger part of the size (at {node.line})"
+        )
     if open_windows * len(node.aggregation.aggregates) + len(node.aggregation.keys) <= _SURELY_FIT:
         return
     # Only here, as it loads the kernels, which the node's own process does without.

@@ -52,27 +52,29 @@ def files(
     """
     if format not in _FORMATS:
         raise Misconfigured(f"files of format {format!r} cannot be read; it can be one of {', '.join(_FORMATS)}")
-    return Files(absolute(path), format, schema, duration_us(settle, "settle of hf.files"), _texts(options))
+    return Files(
+        absolute(path, "path of hf.files"), format, schema, duration_us(settle, "settle of hf.files"), _texts(options)
+    )
 
 
 @names_the_line
 def parquet(path: str, every: str = "1 second") -> plan.ParquetSink:
     """Return a sink that writes a Parquet file for every range of buckets, about `every` so often, exactly once."""
-    return plan.ParquetSink(absolute(path), duration_us(every, "every of hf.parquet"))
+    return plan.ParquetSink(absolute(path, "path of hf.parquet"), duration_us(every, "every of hf.parquet"))
 
 
 @names_the_line
 def console(rows: int = 20) -> plan.ConsoleSink:
     """Return a sink that prints up to `rows` rows of every range of buckets."""
-    if not isinstance(rows, int) or rows < 1:
+    if type(rows) is not int or rows < 1:
         raise Misconfigured(f"rows of hf.console is {rows!r} and must be a whole number from 1")
     return plan.ConsoleSink(rows)
 
 
-def absolute(path: str) -> str:
-    """Return a local path as absolute, and a URL as it is."""
+def absolute(path: str, what: str = "path") -> str:
+    """Return a local path as absolute, and a URL as it is; `what` is named where it is neither."""
     if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise Misconfigured(f"{path!r} is not a path")
+        raise Misconfigured(f"{what} is {path!r} and must be the path of a folder, such as 'data/in'")
     text = os.fspath(path)
     return text if "://" in text else os.path.abspath(text)
 

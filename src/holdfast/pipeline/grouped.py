@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast import plan
 from holdfast.errors import Misconfigured, UnsupportedQuery
@@ -32,8 +32,11 @@ class GroupedStream:
 
     @names_the_line
     def agg(self, *expressions: Any) -> Stream:
-        """As `GroupedData.agg`, without the form that takes a dict of names."""
-        if not expressions or any(isinstance(each, dict) for each in expressions):
+        """As `GroupedData.agg`."""
+        from holdfast.spark.catalyst import is_column
+
+        named = len(expressions) == 1 and isinstance(expressions[0], dict) and bool(expressions[0])
+        if not named and not (expressions and all(is_column(each) for each in expressions)):
             raise Misconfigured("agg needs columns such as F.sum('price').alias('total')")
         return self._aggregated(lambda group: group.agg(*expressions))
 
@@ -52,6 +55,8 @@ class GroupedStream:
         """As `GroupedData.avg`."""
         return self._aggregated(lambda group: group.avg(*columns))
 
+    mean = avg
+
     @names_the_line
     def min(self, *columns: str) -> Stream:
         """As `GroupedData.min`."""
@@ -62,14 +67,21 @@ class GroupedStream:
         """As `GroupedData.max`."""
         return self._aggregated(lambda group: group.max(*columns))
 
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a grouped Stream has no {name!r}; it has agg, count, sum, avg, mean, min and max")
+
     def applyInArrow(self, *arguments: Any, **options: Any) -> Stream:
         """Comes with a later version."""
-        raise UnsupportedQuery(f"applyInArrow on a stream comes with a later version (at {users_line()})")
+        raise UnsupportedQuery(
+            "applyInArrow on a grouped stream comes with a later version; until then aggregate with agg, and use "
+            f"mapInArrow behind it (at {users_line()})"
+        )
 
     def _aggregated(self, method: Callable[[GroupedData], DataFrame]) -> Stream:
         from holdfast.pipeline.stream import Stream
         from holdfast.spark import catalyst, types
 
+        catalyst.check_windows(self._columns)
         stream, columns = self._stream, self._columns
 
         def whole(frame: DataFrame) -> DataFrame:

@@ -47,11 +47,11 @@ class Pipeline:
         `protect` the defaults of `Stream.protect`, as a dict.
         """
         self.name = check_name(name, "a pipeline")
-        self.store = absolute(store)
+        self.store = absolute(store, "store")
         self.bucket_width_us = duration_us(bucket, "bucket")
         if self.bucket_width_us < BUCKET_MIN_US:
             raise Misconfigured(f"bucket is {bucket!r} and must be at least 1 millisecond")
-        if shards is not None and (not isinstance(shards, int) or not 1 <= shards <= SHARDS_MAX):
+        if shards is not None and (type(shards) is not int or not 1 <= shards <= SHARDS_MAX):
             raise Misconfigured(f"shards is {shards!r} and must be a whole number from 1 to {SHARDS_MAX}")
         self.shards = shards
         self._checkpoint_every_us = _defaults(protect or {})
@@ -92,8 +92,6 @@ class Pipeline:
         _check_choice("late", late, ("drop", "side"))
         _check_choice("on_error", on_error, ("stop", "reject"))
         schema, origin = self._declared(data)
-        if not schema.fields:
-            raise Misconfigured(f"the source {name!r} has no columns")
         _check_columns(name, schema)
         _check_tuple_time(tuple_time, schema)
         source = plan.Source(
@@ -119,6 +117,7 @@ class Pipeline:
         settings = Settings(self.name, shards, self.bucket_width_us, session_time_zone(self.spark))
         return compile_topology(settings, self._sources, list(self._stages.values()), self._sinks)
 
+    @names_the_line
     def create(self) -> None:
         """Make the pipeline's folder in the store, so that producers may send before its first start."""
         from holdfast.spark import launch
@@ -131,6 +130,7 @@ class Pipeline:
 
         launch.run(self.start(available_now=available_now))
 
+    @names_the_line
     def start(self, available_now: bool = False) -> Any:
         """Start, and return a handle like PySpark's StreamingQuery."""
         from holdfast.spark import launch
@@ -170,11 +170,23 @@ class Pipeline:
     def add_sink(self, stream: str, target: plan.ParquetSink | plan.ConsoleSink) -> None:
         """Send a named stream to a sink, whose own name is kept in the store and follows from the order of calls."""
         kind = "parquet" if isinstance(target, plan.ParquetSink) else "console"
-        if kind == "parquet" and any(sink.target == target for sink in self._sinks):
-            raise AlreadyExists("two sinks write to the same folder; give each its own")
+        if isinstance(target, plan.ParquetSink):
+            self._check_folder(target.path)
         count = sum(sink.name.startswith(f"{stream}-{kind}") and sink.stream == stream for sink in self._sinks)
         name = f"{stream}-{kind}" if not count else f"{stream}-{kind}-{count + 1}"
         self._sinks.append(plan.Sink(name, stream, target))
+
+    def _check_folder(self, path: str) -> None:
+        """Refuse a sink's folder that is another's already, or that a source reads from."""
+        for sink in self._sinks:
+            if isinstance(sink.target, plan.ParquetSink) and sink.target.path == path:
+                raise AlreadyExists(
+                    f"the stream {sink.stream!r} goes to {path!r} already; give each sink a folder of its own"
+                )
+        for name, declared in self._sources.items():
+            origin = declared.source.origin
+            if isinstance(origin, plan.FilesSource) and origin.path == path:
+                raise Misconfigured(f"the source {name!r} reads from {path!r}; give the sink a folder of its own")
 
     def logged_input(self, source: str) -> DataFrame:
         """Return what was logged of a source, as an ordinary DataFrame."""
@@ -184,16 +196,27 @@ class Pipeline:
 
     def _declared(self, data: Any) -> tuple[StructType, plan.FilesSource | plan.ProducerSource]:
         if isinstance(data, Files):
-            if data.schema is not None:
-                return self.struct_type(data.schema), data.source()
-            reader = self.spark.read.format(data.format).options(**data.options)
-            return reader.load(data.path).schema, data.source()
+            return self._declared_files(data), data.source()
         if hasattr(data, "isStreaming"):
             kind = "a streaming DataFrame" if data.isStreaming else "a batch DataFrame"
             raise UnsupportedQuery(
                 f"{kind} as a source comes with a later version; use hf.files(...), or a schema and hf.Producer"
             )
         return self.struct_type(data), plan.ProducerSource()
+
+    def _declared_files(self, files: Files) -> StructType:
+        """Return the schema of a folder's rows: as declared, or as Spark infers it from the files that are there."""
+        from holdfast.connect.folder import check_path
+        from holdfast.connect.text_format import check_declared
+        from holdfast.spark import inferred, types
+
+        if files.schema is None:
+            check_path(files.path)
+            schema = inferred.schema_of_files(self.spark, files.path, files.format, files.options)
+        else:
+            schema = self.struct_type(files.schema)
+        check_declared(files.format, files.options, types.arrow_schema(schema))
+        return schema
 
     def _check_new(self, name: str) -> None:
         check_name(name, "a stream")
@@ -202,6 +225,8 @@ class Pipeline:
 
 
 def _defaults(dials: Mapping[str, Any]) -> int | None:
+    if not isinstance(dials, Mapping):
+        raise Misconfigured(f"protect is {dials!r} and must be a dict of dials, such as {{'checkpoint': 'auto'}}")
     unknown = sorted(set(dials) - set(_DIALS))
     if unknown:
         raise Misconfigured(f"protect has no dial {unknown[0]!r}; it has {', '.join(_DIALS)}")
@@ -218,6 +243,8 @@ def _check_columns(stream: str, schema: StructType) -> None:
     # Spark compares names without regard to case; so two columns must not differ in case alone.
     names = [name.lower() for name in schema.names]
     twice = next((name for name in schema.names if names.count(name.lower()) > 1), None)
+    if not names:
+        raise Misconfigured(f"the stream {stream!r} has no columns; a row without a column cannot be kept")
     if twice is not None:
         raise Misconfigured(f"the stream {stream!r} has two columns named {twice!r}; rename one of them")
 
@@ -225,7 +252,12 @@ def _check_columns(stream: str, schema: StructType) -> None:
 def _check_tuple_time(tuple_time: str | None, schema: StructType) -> None:
     if tuple_time is None:
         return
+    if not isinstance(tuple_time, str):
+        raise Misconfigured(f"tuple_time is {tuple_time!r} and must be the name of a column of the source")
     found = next((field for field in schema.fields if field.name == tuple_time), None)
     if found is None or found.dataType.simpleString() != "timestamp":
         kind = "not there" if found is None else found.dataType.simpleString()
-        raise Misconfigured(f"tuple_time has to be a timestamp column of the source, and {tuple_time!r} is {kind}")
+        raise Misconfigured(
+            f"tuple_time has to be a timestamp column of the source, and {tuple_time!r} is {kind}; the source has "
+            f"{schema.simpleString()}"
+        )

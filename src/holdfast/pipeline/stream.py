@@ -140,12 +140,17 @@ class Stream:
             raise UnsupportedQuery("withWatermark has to stand before groupBy")
         if has_watermark(self._node):
             raise UnsupportedQuery("this stream has a watermark already; one for each source is possible")
+        if not isinstance(eventTime, str):
+            raise Misconfigured(f"withWatermark needs the name of a column, and {eventTime!r} is none")
         field = self._frame.select(eventTime).schema.fields[0]
         if field.name not in self.columns or field.dataType.simpleString() not in ("timestamp", "timestamp_ntz"):
             raise Misconfigured(
                 f"withWatermark needs a timestamp column, and {eventTime!r} is {field.dataType.simpleString()}"
             )
-        delay_us = interval_us(delayThreshold)
+        try:
+            delay_us = interval_us(delayThreshold)
+        except Misconfigured as error:
+            raise Misconfigured(f"the delay of withWatermark: {error}") from error
         if delay_us < 0:
             raise Misconfigured(f"the delay of a watermark is {delayThreshold!r} and must not be negative")
         return self._next(self._frame, WatermarkNode(self._node, field.name, delay_us, users_line()))
@@ -225,15 +230,17 @@ class Stream:
 
     def join(self, *arguments: Any, **options: Any) -> NoReturn:
         """Comes with a later version."""
-        raise _later("join")
+        raise _later("join", "join the DataFrames in the program that fills the source")
 
     def transform(self, *arguments: Any, **options: Any) -> NoReturn:
         """Comes with a later version."""
-        raise _later("transform")
+        raise _later("transform", "use mapInArrow for what can be done batch by batch")
 
     def dropDuplicatesWithinWatermark(self, *arguments: Any, **options: Any) -> NoReturn:
         """Comes with a later version."""
-        raise _later("dropDuplicatesWithinWatermark")
+        raise _later(
+            "dropDuplicatesWithinWatermark", "group by the columns and take F.first, or let Producer drop repeats"
+        )
 
     def _rows(self, method: Callable[[DataFrame], DataFrame]) -> Stream:
         from holdfast.spark import catalyst
@@ -280,6 +287,6 @@ def refuse_later(**dials: object) -> None:
             raise UnsupportedQuery(f"{dial}={value!r} comes with a later version; leave it out")
 
 
-def _later(method: str) -> UnsupportedQuery:
+def _later(method: str, instead: str) -> UnsupportedQuery:
     line = users_line()
-    return UnsupportedQuery(f"{method} on a stream comes with a later version (at {line})")
+    return UnsupportedQuery(f"{method} on a stream comes with a later version; until then {instead} (at {line})")

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from py4j.protocol import Py4JError
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from holdfast import plan
 from holdfast.config import interval_us
-from holdfast.errors import UnsupportedQuery
+from holdfast.errors import Misconfigured, UnsupportedQuery
 from holdfast.operators.types import is_nested
 from holdfast.spark.catalyst_expression import (
     Converter,
@@ -44,6 +45,7 @@ _AGGREGATES: Final = {
     "Last": "last",
 }
 _WINDOW_ARGUMENTS_MAX: Final = 4
+WINDOWS_OF_A_ROW_MAX: Final = 1000
 COUNT_WINDOW_TYPE: Final = StructType(
     [
         StructField("start", TimestampType(), True),
@@ -112,6 +114,26 @@ def grouped(frame: DataFrame, keys: int, count_window: tuple[int, plan.CountWind
     return Grouped(aggregation, schema)
 
 
+def check_windows(columns: Sequence[Any]) -> None:
+    """Refuse an `F.window` whose windows overlap so often that Spark's analysis of it would not end."""
+    for column in columns:
+        call: JavaObject = column._jc.node() if is_column(column) else None
+        while call is not None and class_name(call) == "Alias":
+            call = call.child()
+        if call is None or class_name(call) != "UnresolvedFunction" or str(call.functionName()) != "window":
+            continue
+        try:
+            lengths = [interval_us(str(each.value())) for each in list(members(call.arguments()))[1:3]]
+        except (Misconfigured, Py4JError):
+            # Spark says what is wrong with these.
+            continue
+        if len(lengths) == 2 and 0 < lengths[1] * WINDOWS_OF_A_ROW_MAX < lengths[0]:
+            raise UnsupportedQuery(
+                f"{column}: a row would be in {-(-lengths[0] // lengths[1]):,} windows, at most "
+                f"{WINDOWS_OF_A_ROW_MAX:,} are possible; make the slide longer"
+            )
+
+
 def session_time_zone(spark: SparkSession) -> str:
     """Return the zone in which dates and hours are read."""
     return str(spark.conf.get("spark.sql.session.timeZone"))
@@ -132,17 +154,20 @@ def _analyzed(frame: DataFrame) -> JavaObject:
 
 def _steps(node: JavaObject) -> list[plan.Step]:
     """Return the steps from the leaf up to `node`."""
-    found: list[plan.Step] = []
+    found: list[JavaObject] = []
     while class_name(node) not in _LEAVES:
-        name = class_name(node)
-        if name == "Project":
-            found.append(_projection(node))
-        elif name == "Filter":
-            found.append(plan.Filter(Converter().convert(node.condition())))
-        elif name != "SubqueryAlias":
+        # All kinds first: what Spark puts around a step that we do not have is none of the user's.
+        if class_name(node) not in ("Project", "Filter", "SubqueryAlias"):
             raise _step_refusal(node)
+        found.insert(0, node)
         node = node.children().apply(0)
-    return found[::-1]
+    return [_step(each) for each in found if class_name(each) != "SubqueryAlias"]
+
+
+def _step(node: JavaObject) -> plan.Step:
+    if class_name(node) == "Filter":
+        return plan.Filter(Converter().convert(node.condition()))
+    return _projection(node)
 
 
 def _projection(node: JavaObject) -> plan.Project:

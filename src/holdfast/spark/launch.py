@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load
+from holdfast.connect.folder import check_path
 from holdfast.connect.parquet import prepare_folder
 from holdfast.errors import StreamTaken
 from holdfast.log.store import open_store
@@ -39,6 +40,9 @@ if TYPE_CHECKING:
 def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions | None = None) -> PipelineHandle:
     """Start the pipeline in this process and return its handle."""
     require(pipeline.spark)
+    for source in pipeline.topology()[0].sources:
+        if isinstance(source.origin, FilesSource):
+            check_path(source.origin.path)
     store, catalog, functions = create(pipeline)
     topology = catalog.topology
     for sink in topology.sinks:

@@ -7,6 +7,7 @@ import gzip
 import itertools
 import os
 import time
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from holdfast.connect import chunk as chunk_module
-from holdfast.connect.files import FileFinder, check_path, discover, infer_schema, read_chunk
+from holdfast.connect.files import FileChunk, FileFinder, check_path, read_chunk
 from holdfast.errors import BadRow, FileChanged, Misconfigured, SchemaMismatch
 from holdfast.model import FileLogged
 from holdfast.plan import FilesSource, Source
@@ -50,6 +51,10 @@ def read_all(of: Source, time_zone: str = "UTC") -> list[dict[str, Any]]:
     return rows
 
 
+def discover(origin: Any, already: Mapping[str, FileLogged]) -> list[FileChunk]:
+    return FileFinder(origin).look(already).chunks
+
+
 def done(chunk: Any) -> FileLogged:
     return FileLogged("sales", chunk.path, chunk.size_bytes, chunk.modified_ns, chunk.start, chunk.end, chunk.last)
 
@@ -66,7 +71,7 @@ def test_a_parquet_file_is_cut_at_row_groups_and_read_whole(tmp_path: Path, monk
     pq.write_table(table(1000), tmp_path / "a.parquet", row_group_size=100)
     age(tmp_path / "a.parquet")
     of = source(tmp_path, "parquet")
-    chunks = discover(of.origin, {})  # type: ignore[arg-type]
+    chunks = discover(of.origin, {})
     assert [(chunk.start, chunk.end, chunk.last) for chunk in chunks] == [
         (0, 300, False),
         (300, 600, False),
@@ -74,7 +79,7 @@ def test_a_parquet_file_is_cut_at_row_groups_and_read_whole(tmp_path: Path, monk
         (900, 1000, True),
     ]
     assert read_all(of) == table(1000).to_pylist()
-    rest = discover(of.origin, {chunks[1].path: done(chunks[1])})  # type: ignore[arg-type]
+    rest = discover(of.origin, {chunks[1].path: done(chunks[1])})
     assert [chunk.start for chunk in rest] == [600, 900]
 
 
@@ -82,7 +87,7 @@ def test_an_empty_parquet_file_is_one_chunk_that_ends_it(tmp_path: Path) -> None
     pq.write_table(table(0), tmp_path / "a.parquet")
     age(tmp_path / "a.parquet")
     of = source(tmp_path, "parquet")
-    (chunk,) = discover(of.origin, {})  # type: ignore[arg-type]
+    (chunk,) = discover(of.origin, {})
     assert chunk.last
     assert read_chunk(chunk, of).rows == 0
 
@@ -142,7 +147,7 @@ def test_a_file_that_was_taken_and_changed_is_reported_once_and_not_read(tmp_pat
 def test_a_file_that_changed_since_it_was_cut_is_not_read(tmp_path: Path) -> None:
     path = write(tmp_path / "a.json", '{"item": "a"}\n')
     of = source(tmp_path, "json")
-    (chunk,) = discover(of.origin, {})  # type: ignore[arg-type]
+    (chunk,) = discover(of.origin, {})
     write(path, '{"item": "b", "count": 7}\n')
     with pytest.raises(FileChanged, match=r"a\.json changed"):
         read_chunk(chunk, of)
@@ -156,7 +161,7 @@ def test_a_csv_file_is_cut_at_lines_and_every_line_comes_once(tmp_path: Path, mo
     lines = "".join(f"i{n},{n / 2},{n}\n" for n in range(200))
     write(tmp_path / "a.csv", "item,price,count\n" + lines)
     of = source(tmp_path, "csv", header="true")
-    chunks = discover(of.origin, {})  # type: ignore[arg-type]
+    chunks = discover(of.origin, {})
     assert len(chunks) > 5 and [chunk.last for chunk in chunks][-2:] == [False, True]
     assert all(left.end == right.start for left, right in itertools.pairwise(chunks))
     assert read_all(of) == table(200).to_pylist()
@@ -219,7 +224,7 @@ def test_the_first_bad_row_stops_and_is_named(tmp_path: Path, file_format: str, 
 def test_rejected_rows_have_reason_origin_and_text(tmp_path: Path, file_format: str, text: str) -> None:
     path = write(tmp_path / "a", text)
     of = source(tmp_path, file_format, on_error="reject")
-    (chunk,) = discover(of.origin, {})  # type: ignore[arg-type]
+    (chunk,) = discover(of.origin, {})
     result = read_chunk(chunk, of)
     assert [row["item"] for batch in result.batches for row in batch.to_pylist()] == ["a", "d"]
     assert result.rejects.column("origin").to_pylist() == [f"{path}:3", f"{path}:5"]
@@ -281,19 +286,6 @@ def test_nested_json(tmp_path: Path) -> None:
         {"who": {"name": "x"}, "tags": [1, 2]},
         {"who": None, "tags": None},
     ]
-
-
-def test_schemas_are_inferred_in_spark_types(tmp_path: Path) -> None:
-    write(tmp_path / "a.csv", "item,price,at\nx,1.5,2024-01-01 00:00:00\n")
-    assert infer_schema(FilesSource(str(tmp_path), "csv", {"header": "true"})) == pa.schema(
-        [("item", pa.string()), ("price", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))]
-    )
-    folder = tmp_path / "json"
-    folder.mkdir()
-    with pytest.raises(Misconfigured, match="no file yet"):
-        infer_schema(FilesSource(str(folder), "json"))
-    write(folder / "a.json", '{"n": 1, "at": "2024-01-01T00:00:00"}\n')
-    assert infer_schema(FilesSource(str(folder), "json")) == pa.schema([("n", pa.int64()), ("at", pa.string())])
 
 
 def test_wrong_options_and_paths_are_refused(tmp_path: Path) -> None:
