@@ -116,12 +116,12 @@ class Situation:
         limit = self.options.ingest_ahead_rows
         for stage in self.stages.values():
             frames = self._frames_ahead(stage)
-            target = self.target(stage)
-            if sum(frame.rows for frame in frames if frame.bucket_start < target) > limit:
+            processable = self.processable(stage)
+            if sum(frame.rows for frame in frames if frame.bucket_start < processable) > limit:
                 return False
             reads = any(read.stream == source for read in stage.inputs)
             # With `available_now` all that is there gets logged anyhow, and an input that is done moves no boundary.
-            waits_for_others = reads and not self.options.available_now and self.stream_end(source) > target
+            waits_for_others = reads and not self.options.available_now and self.stream_end(source) > processable
             if waits_for_others and sum(frame.rows for frame in frames) > limit:
                 return False
         return True
