@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import subprocess
 import tempfile
 import time
@@ -79,17 +78,20 @@ def small_disk(at: Path, size: str) -> Iterator[Path]:
         yield at
     finally:
         # What is on it is gone with the mount: a copy beside it is what a failed test leaves.
-        shutil.copytree(at, at.with_name(f"{at.name}-kept"), dirs_exist_ok=True)
+        (at / "ballast").unlink(missing_ok=True)
+        subprocess.run(["cp", "-a", "--sparse=always", f"{at}/.", f"{at}-kept"], check=False, capture_output=True)
         subprocess.run(["umount", "--lazy", str(at)], check=True, capture_output=True)
 
 
 def fill(disk: Path) -> Path:
     """Take all room of a disk, and return the file that holds it."""
     ballast = disk / "ballast"
-    with open(ballast, "ab") as file, contextlib.suppress(OSError):
-        while True:
-            file.write(bytes(1 << 12))
-            file.flush()
+    with open(ballast, "ab", buffering=0) as file:
+        # The last room is less than a block of many.
+        for size in (1 << 20, 1 << 12):
+            with contextlib.suppress(OSError):
+                while file.write(bytes(size)) == size:
+                    continue
     return ballast
 
 
@@ -100,6 +102,7 @@ def arena_in(folder: Path, seed: int) -> Iterator[Arena]:
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="holdfast-chaos-", dir=memory) as states:
         arena = Arena(folder, Path(states), seed)
+        (folder / "dropped").mkdir()
         try:
             yield arena
         finally:

@@ -39,7 +39,6 @@ def piece(seed: int, shop: int, number: int, rows: int = ROWS) -> pa.Table:
 def drop(folder: Path, name: str, table: pa.Table) -> None:
     """Put a file into the folder that the pipeline reads, whole at once."""
     dropped = folder / "dropped"
-    dropped.mkdir(parents=True, exist_ok=True)
     pq.write_table(table, dropped / f".{name}.tmp")
     (dropped / f".{name}.tmp").rename(dropped / f"{name}.parquet")
 
@@ -58,7 +57,6 @@ class Feed:
         self.pieces = 0
         self.refusals: list[str] = []
         """What the producer said when the store took no rows; the same rows were sent again until it did."""
-        (folder / "dropped").mkdir(parents=True)
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.chaos.arena import arena_in
 from tests.chaos.feed import Feed, piece
@@ -87,7 +88,7 @@ def test_corrupt_input_stops_the_node_by_name_and_corrupt_output_is_mended_from_
         assert names(str(raised.value), "totals", damaged)
         status, (found,) = holdfast_log("verify", arena.store, "totals")
         assert status == 1
-        assert [each["frame"]["frame"][:2] for each in found["damaged"]] == [[damaged.segment, damaged.offset]]
+        assert [each["frame"]["frame"] for each in found["damaged"]] == [msgspec.structs.asdict(damaged)]
 
         status, (mended,) = holdfast_log("repair", arena.store, "totals")
         assert (status, mended["mended"], len(mended["lost"])) == (1, 0, 1)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-from holdfast.errors import StoreUnfit
+from holdfast.errors import StoreUnavailable, StoreUnfit
 
 MEMORY_FOLDER: Final = "/dev/shm"
 FREE_BYTES_MIN: Final = 256 << 20
@@ -49,15 +49,29 @@ def units_folder(folder: str, pipeline_id: str, store_url: str) -> str:
 
 def claim(folder: str, pipeline_id: str, store_url: str) -> None:
     """Make the pipeline's part of the folder, note whose it is, and remove what belongs to stores that are gone."""
-    mine = Path(units_folder(folder, pipeline_id, store_url))
-    note = mine / f"{_STORE_NAME}.{os.getpid()}"
-    note.write_text(_path_of(store_url), encoding="utf-8")
-    os.replace(note, mine / _STORE_NAME)
+    try:
+        mine = Path(units_folder(folder, pipeline_id, store_url))
+        _note_whose(mine, _path_of(store_url))
+    except OSError as error:
+        raise StoreUnavailable(
+            f"the folder for state {folder} takes no files ({error.strerror}): make room there, or name another one "
+            "with HOLDFAST_STATE_DIR. Nothing committed is lost"
+        ) from error
     for other in Path(folder).iterdir():
         with contextlib.suppress(OSError):
             store = (other / _STORE_NAME).read_text(encoding="utf-8")
             if other != mine and store and not (Path(store) / "pipeline.json").exists():
                 shutil.rmtree(other)
+
+
+def _note_whose(mine: Path, store: str) -> None:
+    """Write down the store that a folder belongs to; a full disk does not matter where it is written down already."""
+    with contextlib.suppress(FileNotFoundError):
+        if (mine / _STORE_NAME).read_text(encoding="utf-8") == store:
+            return
+    note = mine / f"{_STORE_NAME}.{os.getpid()}"
+    note.write_text(store, encoding="utf-8")
+    os.replace(note, mine / _STORE_NAME)
 
 
 def _path_of(store_url: str) -> str:

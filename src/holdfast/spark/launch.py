@@ -48,19 +48,19 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
     for sink in topology.sinks:
         if isinstance(sink.target, ParquetSink):
             prepare_folder(sink.target.path)
-    log = _open_log(store, topology, available_now)
     states = state_folder()
     claim(states, catalog.pipeline_id, _local_path(store))
     setup = SlotSetup(catalog.pipeline_id, store.url, msgspec.json.encode(topology), states, tuple(functions))
-    chosen = options or NodeOptions()
-    runner = NodeRunner(
-        topology,
-        catalog.pipeline_id,
-        store,
-        log,
-        lambda put: Waves(pipeline.spark, setup, put),
-        msgspec.structs.replace(chosen, available_now=available_now),
-    )
+    chosen = msgspec.structs.replace(options or NodeOptions(), available_now=available_now)
+    log = _open_log(store, topology, available_now)
+    try:
+        runner = NodeRunner(
+            topology, catalog.pipeline_id, store, log, lambda put: Waves(pipeline.spark, setup, put), chosen
+        )
+    except BaseException:
+        # Nobody else would: this process may live on, and the streams would stay taken.
+        log.close()
+        raise
     return runner.start()
 
 
@@ -92,12 +92,21 @@ def _open_log(store: Store, topology: Topology, available_now: bool) -> StreamLo
 
 
 def run(handle: PipelineHandle) -> None:
-    """Wait for the pipeline's end; Ctrl-C and SIGTERM stop it cleanly after the wave."""
+    """Wait for the pipeline's end; Ctrl-C and SIGTERM stop it cleanly after the wave, a second Ctrl-C at once."""
+
+    def stop(number: int, frame: object) -> None:
+        handle.request_stop()
+        signal.signal(signal.SIGINT, before.get(signal.SIGINT) or signal.SIG_DFL)
+
+    before: dict[int, Any] = {}
     if threading.current_thread() is threading.main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: handle.request_stop())
-    while not handle.awaitTermination(3600.0):
-        continue
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        while not handle.awaitTermination(3600.0):
+            continue
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
 
 
 def own_streams(topology: Topology) -> list[str]:
