@@ -96,6 +96,12 @@ def standing(store: Store, stream: str) -> Standing:
     return Standing(numbers, pending)
 
 
+def has_terms(store: Store, stream: str) -> bool:
+    """Return whether anybody ever took the stream, or is about to."""
+    now = standing(store, stream)
+    return now.newest is not None or now.sealing is not None
+
+
 def is_succeeded(store: Store, stream: str, number: int) -> bool:
     """Return whether somebody has taken, or begun to take, a term after `number`.
 

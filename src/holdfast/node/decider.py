@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import BadRow
-from holdfast.log.ledger import Ledger
+from holdfast.log.ledger import Ledger, stream_of
 from holdfast.model import FIRST_BUCKET, Ended, JournalItem, Reported, SnapshotVerified, UnitCommitted
 from holdfast.node import events
 from holdfast.node.delivery import Delivery, DeliveryPhase, DeliveryStep
@@ -42,7 +42,7 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.scheduling import Scheduler
 from holdfast.node.situation import Situation, SlotState, Ticket
 from holdfast.node.units import Phase, Step, Unit, assign
-from holdfast.plan import ConsoleSink, FilesSource, Stage, Topology
+from holdfast.plan import ConsoleSink, FilesSource, ProducerSource, Stage, Topology
 
 FAILURES_SAID_EVERY = 10
 BACKOFF_FIRST_US = 50_000
@@ -61,9 +61,10 @@ class NodeDecider:
         options: NodeOptions,
         now_us: int,
         adopted: frozenset[str] = frozenset(),
+        unread: frozenset[str] = frozenset(),
     ) -> None:
         self.node = node
-        self.situation = Situation(topology, ledger, options, now_us, adopted)
+        self.situation = Situation(topology, ledger, options, now_us, adopted, set(unread))
         self.log_open = True
         self.stopping = False
         self.finished = False
@@ -92,7 +93,7 @@ class NodeDecider:
             events.TimePassed: lambda event: None,
             events.StopRequested: self._stop_requested,
         }
-        self._open()
+        self._open(unread)
 
     def handle(self, event: events.Event, now_us: int) -> list[events.Command]:
         """Take an event; return what is to be done now."""
@@ -106,7 +107,7 @@ class NodeDecider:
 
     # At the start
 
-    def _open(self) -> None:
+    def _open(self, unread: frozenset[str]) -> None:
         """Go on where the ledger ends."""
         here = self.situation
         here.stages = {stage.name: stage for stage in here.topology.stages}
@@ -129,7 +130,8 @@ class NodeDecider:
                 delivery.resume(position.intended)
             here.deliveries[sink.name] = delivery
         if here.options.available_now:
-            here.note_what_is_there()
+            produced = [each.name for each in here.topology.sources if isinstance(each.origin, ProducerSource)]
+            here.note_what_is_there(name for name in produced if name not in unread)
 
     def _open_unit(self, stage: str, shard: int) -> Unit:
         progress = self.situation.ledger.unit(stage, shard)
@@ -163,6 +165,7 @@ class NodeDecider:
     def _items_read(self, event: events.ItemsRead) -> None:
         for item in event.items:
             self.situation.ledger.apply(item)
+        self.situation.note_what_is_there(self.situation.unread & set(map(stream_of, event.items)))
 
     def _files_looked(self, event: events.FilesLooked) -> None:
         here = self.situation

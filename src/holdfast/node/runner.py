@@ -29,6 +29,7 @@ from holdfast.errors import CommitRefused, Fenced, HoldfastError, PipelineFailed
 from holdfast.log.ledger import Ledger
 from holdfast.log.stream_log import StreamLog
 from holdfast.log.stream_reader import StreamReader
+from holdfast.log.terms import has_terms
 from holdfast.model import JournalItem
 from holdfast.node import events
 from holdfast.node.decider import NodeDecider
@@ -110,18 +111,28 @@ class NodeRunner:
 
     def _make_decider(self) -> NodeDecider:
         ledger = Ledger.deserialize(self._log.ledger.serialize())
+        unread: set[str] = set()
         for source in self._topology.sources:
             if isinstance(source.origin, ProducerSource) and source.name not in self._log.names:
                 reader = StreamReader(self._store, source.name)
                 reader.poll()
                 if reader.started:
                     ledger.absorb(Ledger.deserialize(reader.ledger.serialize()))
+                elif has_terms(self._store, source.name):
+                    unread.add(source.name)
                 self._readers.append(reader)
         term = max(self._log.term.numbers.values())
         producers = {source.name for source in self._topology.sources if isinstance(source.origin, ProducerSource)}
         adopted = frozenset(producers & set(self._log.names))
         return NodeDecider(
-            self._topology, ledger, self._log.term.owner, term, self._options, self._clock.now_us(), adopted
+            self._topology,
+            ledger,
+            self._log.term.owner,
+            term,
+            self._options,
+            self._clock.now_us(),
+            adopted,
+            frozenset(unread),
         )
 
     def start(self) -> PipelineHandle:

@@ -1,7 +1,8 @@
 """What an idle slot does next: attach units, run them, deliver rows, read sources; in this order.
 
 Invariants:
-    * Every piece of work that is handed out is marked as handed out, and nothing else changes.
+    * Every piece of work that is handed out is marked as handed out. A unit whose input is not there any more from
+      where its state is is marked as without state; nothing else changes.
     * State comes before results, results before sinks, sinks before new input: so what is in flight stays bounded.
 """
 
@@ -28,6 +29,7 @@ class Scheduler:
 
     def works_for(self, slot: SlotState) -> list[Work]:
         """Return what the slot does next; nothing if there is nothing to do."""
+        self._give_up_stale(slot)
         return self._attach(slot) or self._process(slot) or self._deliver() or self._ingest()
 
     def learn_rate(self, stage: str, rows: int, seconds: float) -> None:
@@ -37,6 +39,14 @@ class Scheduler:
         known = self._rows_per_second.get(stage)
         measured = rows / seconds
         self._rows_per_second[stage] = measured if known is None else 0.7 * known + 0.3 * measured
+
+    def _give_up_stale(self, slot: SlotState) -> None:
+        """A unit that came from an old state, and whose next input was trimmed since, has to begin with a newer one."""
+        here = self._situation
+        kept_from = {name: here.kept_from(stage) for name, stage in here.stages.items()}
+        for unit in here.units.values():
+            if unit.slot == slot.number and unit.phase is Phase.READY and unit.bucket_memory < kept_from[unit.stage]:
+                unit.step(Step.STATE_LOST)
 
     def _attach(self, slot: SlotState) -> list[Work]:
         absent = [
@@ -51,9 +61,7 @@ class Scheduler:
     def _attach_work(self, unit: Unit) -> AttachWork:
         self._generation += 1
         ledger = self._situation.ledger
-        inputs = self._situation.stages[unit.stage].inputs
-        trimmed = [ledger.trimmed_before(read.stream) for read in inputs]
-        kept_from = max((bucket for bucket in trimmed if bucket is not None), default=FIRST_BUCKET)
+        kept_from = self._situation.kept_from(self._situation.stages[unit.stage])
         snapshots = [(kept.bucket_end, kept.path) for kept in reversed(ledger.snapshots(unit.stage, unit.shard))]
         return AttachWork(
             unit.stage,

@@ -12,7 +12,7 @@ from holdfast.node.intake import Intake
 from holdfast.node.messages import Order
 from holdfast.node.options import NodeOptions
 from holdfast.node.units import Phase, Unit, UnitKey
-from holdfast.plan import ProducerSource, Stage, Topology
+from holdfast.plan import Stage, Topology
 
 
 @dataclass(slots=True)
@@ -47,6 +47,8 @@ class Situation:
     now_us: int
     adopted: frozenset[str] = frozenset()
     """Producers' streams that have no producer now: with `available_now` the node ends them."""
+    unread: set[str] = field(default_factory=set)
+    """Producers' streams that somebody was taking over when the node started: what is there is not known yet."""
     stages: dict[str, Stage] = field(default_factory=dict)
     slots: dict[int, SlotState] = field(default_factory=dict)
     units: dict[UnitKey, Unit] = field(default_factory=dict)
@@ -128,6 +130,8 @@ class Situation:
 
     def all_logged(self) -> bool:
         """Return whether everything that was there at the start is in the journal."""
+        if self.unread:
+            return False
         for intake in self.intakes.values():
             if not (intake.looks and intake.settled and intake.idle):
                 return False
@@ -170,13 +174,19 @@ class Situation:
         stream = delivery.sink.stream
         return not self.ledger.frames(stream, delivery.bucket_done, self.output_end(stream))
 
+    def kept_from(self, stage: Stage) -> int:
+        """Return the first bucket of which all inputs of a stage are still there."""
+        trimmed = [self.ledger.trimmed_before(read.stream) for read in stage.inputs]
+        return max((bucket for bucket in trimmed if bucket is not None), default=FIRST_BUCKET)
+
     def replay_from(self, unit: Unit) -> int:
         """Return the oldest bucket that a unit may have to read again: the newer snapshot may turn out unreadable."""
         kept = [snapshot.bucket_end for snapshot in self.ledger.snapshots(unit.stage, unit.shard)]
         return kept[0] if len(kept) > 1 else FIRST_BUCKET
 
-    def note_what_is_there(self) -> None:
-        for source in self.topology.sources:
-            if isinstance(source.origin, ProducerSource):
-                frame = self.ledger.last_frame(source.name, MANY_SHARDS)
-                self.bucket_there[source.name] = FIRST_BUCKET if frame is None else frame.bucket_end
+    def note_what_is_there(self, streams: Iterable[str]) -> None:
+        """Remember how far streams of producers reach that were just read for the first time."""
+        for stream in streams:
+            frame = self.ledger.last_frame(stream, MANY_SHARDS)
+            self.bucket_there[stream] = FIRST_BUCKET if frame is None else frame.bucket_end
+            self.unread.discard(stream)

@@ -1,127 +1,44 @@
-"""A store in memory whose disk loses, tears and refuses, the same way for the same seed.
+"""A process's view of a faulty disk: the storage port over `FaultyDisk`.
 
 Invariants:
-    * What a sync, `write_new` or `replace` has returned for survives `crash`. Of everything else each 512-byte sector,
-      each name and each rename survives or not, as the seed says.
+    * What a sync, `write_new` or `replace` has returned for survives `crash`.
     * A process that was killed or whose machine crashed can do nothing more: every call raises `Crashed`.
-    * Operations are counted from 0 in the order they are made, so that a test can fail each of them in turn.
+    * A file whose sync failed takes nothing more, as the local store's does not.
 """
 
 from __future__ import annotations
 
-import random
-import threading
 from collections.abc import Callable, Sequence
-from enum import Enum
-from typing import Final
+from functools import lru_cache
 
-import msgspec
-
-from holdfast.errors import AlreadyExists, StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.log.store import validate_path
 from holdfast.ports import Buffer, Capabilities, Lock
+from holdfast.testing.faulty_disk import SECTOR_BYTES, Crashed, DiskFile, Fault, FaultyDisk, How, Operation
 
-SECTOR_BYTES: Final = 512
-
-
-class Crashed(BaseException):
-    """The process that made this call has died. Not an `Exception`: nothing in the code under test may handle it."""
+__all__ = ["SECTOR_BYTES", "Crashed", "Fault", "FaultyDisk", "FaultyStore", "How"]
 
 
-class How(Enum):
-    """When an operation fails: before it did anything, after it did everything, or half-way."""
-
-    BEFORE = "before"
-    AFTER = "after"
-    TORN = "torn"
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """The operation with this number fails; with `crash` its process dies of it, else it gets an error."""
-
-    number: int
-    how: How
-    crash: bool = False
-
-
-class _File:
-    """Bytes as processes see them, and as they are on the disk."""
-
-    def __init__(self) -> None:
-        self.seen = bytearray()
-        self.kept = b""
-
-
-class _Disk:
-    """What all processes share."""
-
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.guard = threading.RLock()
-        self.seen: dict[str, _File] = {}
-        self.kept: dict[str, _File] = {}
-        self.locks: dict[str, FaultyLock] = {}
-        self.faults: dict[int, Fault] = {}
-        self.interruptions: dict[int, Callable[[], None]] = {}
-        self.operations: list[str] = []
-        self.processes: list[FaultyStore] = []
-        self.full = False
-
-    def keep_name(self, path: str) -> None:
-        """Make a folder's names survive, as an fsync of it does."""
-        folder = path.rpartition("/")[0]
-        for name in {name for name in (*self.kept, *self.seen) if name.rpartition("/")[0] == folder}:
-            if name in self.seen:
-                self.kept[name] = self.seen[name]
-            else:
-                del self.kept[name]
-
-    def lose(self) -> None:
-        """Let every name and sector that was not synced survive or not."""
-        for path in sorted(set(self.seen) | set(self.kept)):
-            file = (self.seen if self.random.random() < 0.5 else self.kept).get(path)
-            if self.seen.get(path) is self.kept.get(path):
-                file = self.seen[path]
-            if file is None:
-                self.kept.pop(path, None)
-            else:
-                self.kept[path] = file
-        self.seen = dict(self.kept)
-        for file in {id(file): file for file in self.seen.values()}.values():
-            file.kept = self.torn(file.kept, bytes(file.seen))
-            file.seen = bytearray(file.kept)
-        self.locks.clear()
-
-    def torn(self, old: bytes, new: bytes) -> bytes:
-        """Return a mixture of the sectors of two versions of a file, of a length between theirs."""
-        size = self.random.randint(min(len(old), len(new)), max(len(old), len(new)))
-        mixed = bytearray(size)
-        for start in range(0, size, SECTOR_BYTES):
-            end = min(start + SECTOR_BYTES, size)
-            # A sector that a file grew by and that was never written is zeros.
-            source = new if self.random.random() < 0.5 else old
-            mixed[start : start + len(source[start:end])] = source[start:end]
-        return bytes(mixed)
+_valid = lru_cache(1 << 14)(validate_path)
 
 
 class FaultyLock:
     """A lock of one process; it ends with it."""
 
-    def __init__(self, disk: _Disk, path: str, owner: FaultyStore) -> None:
+    def __init__(self, disk: FaultyDisk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self.owner = owner
 
     def release(self) -> None:
         with self._disk.guard:
-            if self._disk.locks.get(self._path) is self:
-                del self._disk.locks[self._path]
+            if self._disk.holders.get(self._path) is self:
+                del self._disk.holders[self._path]
 
 
 class FaultyFile:
     """An append file, with the same rules as the local store's."""
 
-    def __init__(self, store: FaultyStore, path: str, file: _File) -> None:
+    def __init__(self, store: FaultyStore, path: str, file: DiskFile) -> None:
         self._store = store
         self._path = path
         self._file = file
@@ -146,7 +63,7 @@ class FaultyFile:
 
         try:
             self._check_usable()
-            self._store.operate("append", self._path, lambda: self._file.seen.extend(data), torn, grows=True)
+            self._operate("append", lambda: self._file.seen.extend(data), torn, grows=True)
         except StoreUnavailable:
             # As the local store does: what a failed append left is cut off at once.
             del self._file.seen[offset:]
@@ -162,7 +79,7 @@ class FaultyFile:
 
         # Eight bytes inside one sector are written whole or not at all.
         self._check_usable()
-        self._store.operate("write_at", self._path, write, lambda: None)
+        self._operate("write_at", write, lambda: None)
 
     def sync(self) -> None:
         disk = self._store.disk
@@ -170,14 +87,14 @@ class FaultyFile:
         def whole() -> None:
             self._file.kept = bytes(self._file.seen)
             if not self._name_synced:
-                disk.keep_name(self._path)
+                disk.keep_names(self._path.rpartition("/")[0])
 
         def torn() -> None:
             self._file.kept = disk.torn(self._file.kept, bytes(self._file.seen))
 
         try:
             self._check_usable()
-            self._store.operate("sync", self._path, whole, torn)
+            self._operate("sync", whole, torn)
         except StoreUnavailable:
             self._broken = True
             raise
@@ -186,12 +103,15 @@ class FaultyFile:
 
     def truncate(self, size: int) -> None:
         assert size >= self._synced_size, "synced bytes are never cut off"
-        self._store.operate(
-            "truncate", self._path, lambda: self._file.seen.__delitem__(slice(size, None)), lambda: None
-        )
+        self._operate("truncate", lambda: self._file.seen.__delitem__(slice(size, None)), lambda: None)
 
     def close(self) -> None:
         """Close without syncing."""
+
+    def _operate(
+        self, name: str, whole: Callable[[], object], torn: Callable[[], object], *, grows: bool = False
+    ) -> None:
+        self._store.operate(Operation(name, self._path, whole, torn, grows))
 
     def _check_usable(self) -> None:
         if self._broken:
@@ -201,12 +121,15 @@ class FaultyFile:
 class FaultyStore:
     """One process's view of a faulty disk. `process` gives another process's view of the same disk."""
 
-    def __init__(self, seed: int = 0, owner: str = "process", *, lock: bool = True, disk: _Disk | None = None) -> None:
+    def __init__(
+        self, seed: int = 0, owner: str = "process", *, lock: bool = True, disk: FaultyDisk | None = None
+    ) -> None:
         self.owner = owner
-        self.disk = disk if disk is not None else _Disk(seed)
+        self.disk = disk if disk is not None else FaultyDisk(seed)
         self.capabilities = Capabilities(append=True, durable_sync=True, exclusive_create=True, rename=True, lock=lock)
         self._alive = True
-        self.disk.processes.append(self)
+        self._machine: list[FaultyStore] = [self]
+        self._locks: dict[str, FaultyLock] = {}
 
     @property
     def url(self) -> str:
@@ -223,7 +146,14 @@ class FaultyStore:
         return self._alive
 
     def process(self, owner: str) -> FaultyStore:
-        """Return another process's view of the same disk."""
+        """Return the view of another process on the same machine."""
+        other = FaultyStore(owner=owner, lock=self.capabilities.lock, disk=self.disk)
+        other._machine = self._machine
+        self._machine.append(other)
+        return other
+
+    def outsider(self, owner: str) -> FaultyStore:
+        """Return the view of a process on another machine: `crash` does not end it."""
         return FaultyStore(owner=owner, lock=self.capabilities.lock, disk=self.disk)
 
     def fail_at(self, number: int, how: How, crash: bool = False) -> None:
@@ -242,15 +172,19 @@ class FaultyStore:
         """End this process: its locks are free, what it wrote is seen by others, nothing more is synced."""
         with self.disk.guard:
             self._alive = False
-            for path in [path for path, lock in self.disk.locks.items() if lock.owner is self]:
-                del self.disk.locks[path]
+            for lock in self._locks.values():
+                lock.release()
+            self._locks.clear()
+            if self in self._machine:
+                self._machine.remove(self)
 
     def crash(self) -> None:
         """End the machine, with all processes on it, and lose what was not synced."""
         with self.disk.guard:
-            for process in self.disk.processes:
+            for process in self._machine:
                 process._alive = False
-            self.disk.processes.clear()
+                process._locks.clear()
+            self._machine.clear()
             self.disk.lose()
 
     def flip(self, path: str, offset: int) -> None:
@@ -260,45 +194,26 @@ class FaultyStore:
             file.seen[offset] ^= 0xFF
             file.kept = file.kept[:offset] + bytes([file.seen[offset]]) + file.kept[offset + 1 :]
 
-    def operate(
-        self, name: str, path: str, whole: Callable[[], object], torn: Callable[[], object], grows: bool = False
-    ) -> None:
-        """Do one operation, or fail it where that was asked for."""
-        disk = self.disk
-        with disk.guard:
+    def operate(self, operation: Operation) -> None:
+        """Do one operation, or die of it, or raise what went wrong."""
+        with self.disk.guard:
             self._check_alive()
-            action = disk.interruptions.pop(len(disk.operations), None)
-            if action is not None:
-                action()
-            fault = disk.faults.pop(len(disk.operations), None)
-            disk.operations.append(f"{self.owner}: {name} {path}")
-            if fault is None and grows and disk.full:
-                raise StoreUnavailable(f"{name} {path} failed: the disk is full; free some space and go on")
-            if fault is None or fault.how is How.AFTER:
-                whole()
-            elif fault.how is How.TORN:
-                torn()
-            if fault is None:
-                return
-            if fault.crash:
+            if not self.disk.operate(self.owner, operation, self._check_alive):
                 self.kill()
-                raise Crashed(f"{self.owner} died {fault.how.value} {name} {path}")
-            raise StoreUnavailable(f"{name} {path} failed ({fault.how.value}), as the test wanted")
+                raise Crashed(f"{self.owner} died in {operation.name} {operation.path}")
 
     # The port.
     def create(self, path: str) -> FaultyFile:
-        file = _File()
-        self._check_new(path)
-        self.operate("create", path, lambda: self.disk.seen.__setitem__(path, file), lambda: None, grows=True)
+        file = DiskFile()
+        _valid(path)
+        self.operate(Operation("create", path, lambda: self.disk.put(path, file), lambda: None, True, True))
         return FaultyFile(self, path, file)
 
     def write_new(self, path: str, data: Buffer) -> None:
-        self._check_new(path)
-        self._write_whole("write_new", path, data)
+        self._write_whole("write_new", path, data, creates=True)
 
     def replace(self, path: str, data: Buffer) -> None:
-        validate_path(path)
-        self._write_whole("replace", path, data)
+        self._write_whole("replace", path, data, creates=False)
 
     def read(self, path: str, offset: int = 0, length: int | None = None) -> memoryview:
         with self.disk.guard:
@@ -312,77 +227,72 @@ class FaultyStore:
     def exists(self, path: str) -> bool:
         with self.disk.guard:
             self._check_alive()
-            return validate_path(path) in self.disk.seen or any(name.startswith(f"{path}/") for name in self.disk.seen)
+            return self.disk.exists(_valid(path))
 
     def list(self, folder: str) -> list[str]:
         with self.disk.guard:
             self._check_alive()
-            prefix = f"{validate_path(folder)}/" if folder else ""
-            below = (name[len(prefix) :] for name in self.disk.seen if name.startswith(prefix))
-            return sorted({name.split("/")[0] for name in below})
+            return self.disk.names_in(_valid(folder) if folder else "")
 
     def rename(self, source: str, target: str) -> None:
+        disk = self.disk
+
         def seen() -> None:
-            self.disk.seen[target] = self.disk.seen.pop(source)
+            file = disk.seen[source]
+            disk.remove(source)
+            disk.put(target, file)
 
         def whole() -> None:
             seen()
-            self.disk.keep_name(target)
-            self.disk.keep_name(source)
+            disk.keep_names(target.rpartition("/")[0])
+            disk.keep_names(source.rpartition("/")[0])
 
         self._file(source)
-        validate_path(target)
-        self.operate("rename", source, whole, seen)
+        _valid(target)
+        self.operate(Operation("rename", source, whole, seen))
 
     def truncate(self, path: str, size: int) -> None:
         file = self._file(path)
-        self.operate("truncate", path, lambda: file.seen.__delitem__(slice(size, None)), lambda: None)
+        self.operate(Operation("truncate", path, lambda: file.seen.__delitem__(slice(size, None)), lambda: None))
 
     def delete(self, path: str) -> None:
-        validate_path(path)
-        names = sorted(name for name in self.disk.seen if name == path or name.startswith(f"{path}/"))
+        _valid(path)
+        names = [path] if path in self.disk.seen else self._below(path)
 
         def remove(some: Sequence[str]) -> None:
             for name in some:
-                self.disk.seen.pop(name, None)
+                self.disk.remove(name)
 
-        self.operate("delete", path, lambda: remove(names), lambda: remove(names[::2]))
+        self.operate(Operation("delete", path, lambda: remove(names), lambda: remove(names[::2])))
 
     def lock(self, path: str) -> Lock | None:
         with self.disk.guard:
             self._check_alive()
-            if validate_path(path) in self.disk.locks:
+            if _valid(path) in self.disk.holders:
                 return None
-            lock = self.disk.locks[path] = FaultyLock(self.disk, path, self)
+            lock = self.disk.holders[path] = self._locks[path] = FaultyLock(self.disk, path)
             return lock
 
-    def _write_whole(self, name: str, path: str, data: Buffer) -> None:
-        file = _File()
-        file.seen = bytearray(data)
-        # Its bytes are synced before it gets its name.
-        file.kept = bytes(data)
+    def _below(self, folder: str) -> Sequence[str]:
+        return sorted(name for name in self.disk.seen if name.startswith(f"{folder}/"))
 
-        def seen() -> None:
-            self.disk.seen[path] = file
+    def _write_whole(self, name: str, path: str, data: Buffer, creates: bool) -> None:
+        # Its bytes are synced before it gets its name.
+        file = DiskFile(bytes(data), bytes(data))
+        _valid(path)
 
         def whole() -> None:
-            seen()
-            self.disk.keep_name(path)
+            self.disk.put(path, file)
+            self.disk.keep_names(path.rpartition("/")[0])
 
-        self.operate(name, path, whole, seen, grows=True)
+        self.operate(Operation(name, path, whole, lambda: self.disk.put(path, file), True, creates))
 
-    def _file(self, path: str) -> _File:
+    def _file(self, path: str) -> DiskFile:
         self._check_alive()
-        file = self.disk.seen.get(validate_path(path))
+        file = self.disk.seen.get(_valid(path))
         if file is None:
             raise FileNotFoundError(path)
         return file
-
-    def _check_new(self, path: str) -> None:
-        with self.disk.guard:
-            self._check_alive()
-            if validate_path(path) in self.disk.seen:
-                raise AlreadyExists(f"creating {path} failed: it is there already; choose another name")
 
     def _check_alive(self) -> None:
         if not self._alive:

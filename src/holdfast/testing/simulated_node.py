@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import Future
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -17,14 +18,18 @@ from holdfast.errors import CommitRefused, Fenced, HoldfastError, StoreUnavailab
 from holdfast.log.ledger import Ledger
 from holdfast.log.stream_log import LogOptions, StreamLog
 from holdfast.log.stream_reader import StreamReader
-from holdfast.model import JournalItem
+from holdfast.log.terms import has_terms
+from holdfast.model import FIRST_BUCKET, JournalItem, Moved, Published, Trimmed
 from holdfast.node import events
 from holdfast.node.decider import NodeDecider
 from holdfast.node.messages import Order, Receipt
+from holdfast.node.ranges import rows_in_order
 from holdfast.node.trimming import StreamTrimmer
 from holdfast.plan import FilesSource, ProducerSource
+from holdfast.testing.faulty_disk import How
 from holdfast.testing.simulated_slots import SlotProcess
-from holdfast.testing.timeline import Process
+from holdfast.testing.simulated_stage import SCHEMA, Row, rows_of
+from holdfast.testing.timeline import Process, Timeline
 
 if TYPE_CHECKING:
     from holdfast.testing.simulated_world import World
@@ -35,8 +40,9 @@ LOG_OPTIONS = LogOptions(segment_bytes=1500, journal_bytes=6000, commit_thread=F
 class EagerLog:
     """A log whose commits are written at once, for an errand that waits for them as a thread of its own would."""
 
-    def __init__(self, log: StreamLog) -> None:
+    def __init__(self, log: StreamLog, timeline: Timeline) -> None:
         self._journal = log
+        self._timeline = timeline
 
     @property
     def names(self) -> list[str]:
@@ -51,6 +57,9 @@ class EagerLog:
         return self._journal.folders_closed
 
     def commit(self, items: Sequence[JournalItem]) -> Future[int]:
+        for kind in (Trimmed, Moved):
+            if any(isinstance(item, kind) for item in items):
+                self._timeline.count(f"frames were {kind.__name__.lower()}")
         future = self._journal.commit(items)
         self._journal.flush()
         return future
@@ -60,10 +69,12 @@ class NodeProcess(Process):
     """One life of a node."""
 
     def __init__(self, world: World, name: str, available_now: bool) -> None:
-        super().__init__(world.timeline, name, world.disk)
+        super().__init__(world.timeline, name, world.disk.process(name))
         self.world = world
         self.options = msgspec.structs.replace(world.options, available_now=available_now)
         self.finished = False
+        self.committed = False
+        """Whether an entry of this life is in the journal: before that it is still starting."""
         self.decider: NodeDecider | None = None
         self._log: StreamLog | None = None
         self._readers: list[StreamReader] = []
@@ -75,6 +86,10 @@ class NodeProcess(Process):
     def open(self) -> None:
         """Take the terms over, and begin where the journal ends."""
         world = self.world
+        if self.timeline.chance(world.rates.restart_killed):
+            number = len(world.disk.operations) + self.timeline.random.randint(0, 25)
+            world.disk.fail_at(number, self.timeline.random.choice(list(How)), crash=True)
+        overlapped = [node for node in world.living_nodes if node is not self and node.is_open]
         try:
             self._log = StreamLog.open(
                 self.store,
@@ -86,36 +101,61 @@ class NodeProcess(Process):
             )
             self.decider = self._make_decider(self._log)
         except (StreamTaken, Fenced, StoreUnavailable) as error:
+            self.timeline.count(f"a start failed: {type(error).__name__}")
             self.die(f"cannot start: {error}")
             return
         self.timeline.tell(self.name, f"starts, term {max(self._log.term.numbers.values())}")
         retain_buckets = self.options.retain_us // world.width_us
         self._trimmer = StreamTrimmer(
-            self.store, EagerLog(self._log), retain_buckets, lambda items: self.put(events.ItemsRead(items))
+            self.store,
+            EagerLog(self._log, self.timeline),
+            retain_buckets,
+            lambda items: self.put(events.ItemsRead(items)),
         )
-        world.observe()
+        world.took(self._log.term)
+        if overlapped:
+            self.timeline.count("a node was taken over while it lived")
         self.change_slots(world.slots)
         for reader in self._readers:
             self._follow(reader)
 
     def _make_decider(self, log: StreamLog) -> NodeDecider:
         ledger = Ledger.deserialize(log.ledger.serialize())
+        unread: set[str] = set()
         for source in self.world.topology.sources:
             if isinstance(source.origin, ProducerSource):
                 reader = StreamReader(self.store, source.name)
                 reader.poll()
                 if reader.started:
                     ledger.absorb(Ledger.deserialize(reader.ledger.serialize()))
+                elif has_terms(self.store, source.name):
+                    self.timeline.count("a stream could not be read at the start")
+                    unread.add(source.name)
                 self._readers.append(reader)
         term = max(log.term.numbers.values())
-        return NodeDecider(self.world.topology, ledger, self.name, term, self.options, self.timeline.now_us)
+        return NodeDecider(
+            self.world.topology,
+            ledger,
+            self.name,
+            term,
+            self.options,
+            self.timeline.now_us,
+            unread=frozenset(unread),
+        )
+
+    @property
+    def is_open(self) -> bool:
+        return self._log is not None
 
     def died(self, reason: str) -> None:
         self.timeline.tell(self.name, f"ends: {reason}")
+        if not self.committed:
+            self.timeline.count("a node died in its start")
         for slot in self._slots.values():
             # Spark kills the tasks of a dead driver some time later; until then they write on.
             slot.on_gone = lambda reason: None
-            slot.soon(400_000, lambda slot=slot: slot.die("its node is gone"))  # type: ignore[misc]
+            slot.zombie = slot.zombie or slot.busy
+            slot.soon(400_000, partial(slot.die, "its node is gone"))
         self.world.node_ended(self)
 
     # Events
@@ -126,7 +166,9 @@ class NodeProcess(Process):
         self.later(self._put_us - self.timeline.now_us, lambda: self._handle(event))
 
     def change_slots(self, slots: list[int]) -> None:
-        self.put(events.SlotsChanged(slots))
+        # One that is still starting reads them when it has.
+        if self.decider is not None:
+            self.put(events.SlotsChanged(slots))
 
     def _follow(self, reader: StreamReader) -> None:
         items = reader.poll()
@@ -138,9 +180,21 @@ class NodeProcess(Process):
         assert self.decider is not None, "events come after the start"
         if self.finished:
             return
+        self.timeline.count(f"event {type(event).__name__}")
+        if isinstance(event, events.ReceiptArrived) and not self._is_awaited(event.receipt):
+            self.timeline.count("a receipt came that nobody waited for")
         for command in self.decider.handle(event, self.timeline.now_us):
+            self.timeline.count(f"command {type(command).__name__}")
             self._carry_out(command)
         self.world.looked_at(self.decider)
+
+    def _is_awaited(self, receipt: Receipt) -> bool:
+        assert self.decider is not None, "events come after the start"
+        slot = self.decider.situation.slots.get(receipt.slot)
+        return slot is not None and slot.order is not None and slot.order.wave == receipt.wave
+
+    def request_stop(self) -> None:
+        self.put(events.StopRequested())
 
     # Commands
 
@@ -152,15 +206,19 @@ class NodeProcess(Process):
                 self._commit(ticket, items)
             case events.WakeAt(at_us):
                 self._wake_number += 1
-                self.later(at_us - self.timeline.now_us, lambda number=self._wake_number: self._wake(number))
+                self.later(at_us - self.timeline.now_us, partial(self._wake, self._wake_number))
             case events.LookForFiles(source):
                 self.soon(10_000, lambda: self._look_for_files(source))
             case events.AbandonWave(wave, slot):
                 self.timeline.tell(self.name, f"abandons wave {wave} on slot {slot}")
+                if slot in self._slots:
+                    self._slots[slot].zombie = self._slots[slot].busy
             case events.ReopenLog():
                 self.soon(400_000, self._reopen)
             case events.LookForSnapshot():
                 self.soon(20_000, lambda: self._look_for_snapshot(command))
+            case events.DisplayRows():
+                self.soon(20_000, lambda: self._display(command))
             case events.Trim(keep_from):
                 self.soon(20_000, lambda: self._trim(keep_from))
             case events.Warn(message):
@@ -183,7 +241,7 @@ class NodeProcess(Process):
     def _close(self) -> None:
         assert self._log is not None, "it was open"
         self._log.close()
-        self.world.observe()
+        self.world.observe(self.world.node_streams)
         self.die("finished")
 
     # Slots
@@ -210,12 +268,18 @@ class NodeProcess(Process):
 
     def _receipt(self, order: Order, receipt: Receipt) -> None:
         world = self.world
-        for _ in range(2 if self.timeline.chance(world.rates.repeated) else 1):
+        repeated = self.timeline.chance(world.rates.repeated)
+        if repeated:
+            self.timeline.count("a receipt was repeated")
+        for _ in range(2 if repeated else 1):
             if self.timeline.chance(world.rates.receipt_lost):
+                self.timeline.count("a receipt was lost")
                 self._lost(order, "its receipt was lost")
-            else:
-                late = self.timeline.chance(world.rates.late)
-                self.soon(800_000 if late else 1_000, lambda: self.put(events.ReceiptArrived(receipt)))
+                continue
+            late = self.timeline.chance(world.rates.late)
+            if late:
+                self.timeline.count("a receipt was late")
+            self.soon(800_000 if late else 1_000, lambda: self.put(events.ReceiptArrived(receipt)))
 
     def _lost(self, order: Order, reason: str) -> None:
         self.soon(50_000, lambda: self.put(events.WaveLost(order.wave, order.slot, reason)))
@@ -233,12 +297,15 @@ class NodeProcess(Process):
         def answer(future: Future[int]) -> None:
             error = future.exception()
             if error is None:
+                self.committed = True
+                self.world.confirmed += items
                 self.put(events.Committed(ticket, items))
             elif isinstance(error, StoreUnavailable):
                 self.put(events.CommitFailed(ticket, str(error)))
             elif isinstance(error, CommitRefused):
                 self.later(0, lambda: self.world.violated(f"{self.name}: {error}"))
             else:
+                self.timeline.count("a node was fenced")
                 self.later(0, lambda: self.die(f"fenced: {error}"))
 
         self._log.commit(items).add_done_callback(answer)
@@ -247,18 +314,20 @@ class NodeProcess(Process):
     def _flush(self) -> None:
         assert self._log is not None, "it was open"
         self._log.flush()
-        self.world.observe()
+        self.world.observe(self.world.node_streams)
 
     def _reopen(self) -> None:
         assert self._log is not None, "it was open"
         try:
             self._log.reopen()
         except StoreUnavailable:
+            self.put(events.ReopenFailed())
             return
         except Fenced as error:
+            self.timeline.count("a node was fenced")
             self.die(f"fenced: {error}")
             return
-        self.world.observe()
+        self.world.observe(self.world.node_streams)
         self.put(events.LogReopened())
 
     # Errands
@@ -277,6 +346,23 @@ class NodeProcess(Process):
         if failed is not None or self.store.exists(f"{wanted.path}/manifest"):
             self.put(events.SnapshotFound(wanted.stage, wanted.shard, wanted.bucket_end, wanted.path, failed))
 
+    def _display(self, wanted: events.DisplayRows) -> None:
+        """As in `node.housekeeping`: a frame that has moved is read where it is now."""
+        assert self._log is not None, "it was open"
+        try:
+            rows = self._rows_of(wanted, wanted.frames)
+        except FileNotFoundError:
+            frames = self._log.ledger.frames(wanted.stream, wanted.bucket_from, wanted.bucket_to)
+            rows = self._rows_of(wanted, frames)
+        name = f"{wanted.bucket_from}-{wanted.bucket_to}"
+        self.put(
+            events.Displayed(wanted.sink, wanted.stream, wanted.bucket_to, self.world.put_out(wanted.sink, name, rows))
+        )
+
+    def _rows_of(self, wanted: events.DisplayRows, frames: list[Published]) -> list[Row]:
+        batches = rows_in_order(self.store, frames, SCHEMA, wanted.bucket_from, wanted.bucket_to)
+        return [row for batch in batches for row in rows_of(batch)]
+
     def _trim(self, keep_from: dict[str, int]) -> None:
         assert self._log is not None, "it was open"
         try:
@@ -284,17 +370,18 @@ class NodeProcess(Process):
             self._trim_snapshots(self._log.ledger)
         except HoldfastError as error:
             self.timeline.tell(self.name, f"could not trim: {error}")
-        self.world.observe()
+        self.world.observe(self.world.node_streams)
 
     def _trim_snapshots(self, ledger: Ledger) -> None:
         for stage in self.world.topology.stages:
             for shard in range(self.world.shards):
                 kept = ledger.snapshots(stage.name, shard)
-                newest = max((snapshot.bucket_end for snapshot in kept), default=None)
+                newest = max((snapshot.bucket_end for snapshot in kept), default=FIRST_BUCKET)
                 folder = f"snapshots/{stage.name}/{shard}"
-                for name in self.store.list(folder) if newest is not None else []:
+                for name in self.store.list(folder):
                     old = int(name[1:].rpartition("-")[0]) < newest
                     if old and f"{folder}/{name}" not in [snapshot.path for snapshot in kept]:
+                        self.timeline.count("a snapshot was deleted")
                         self.store.delete(f"{folder}/{name}")
 
 

@@ -1,8 +1,8 @@
 """Producers and files: who brings rows into the simulated pipeline, and what they were promised.
 
 Guarantees:
-    * A producer writes as `connect.producer` does: frames, one sync, then an entry with batch, frame and boundary; a batch
-      that failed or whose answer never came is sent again under the same number.
+    * A producer writes as `connect.producer` does: frames, one sync, then an entry with batch, frame and boundary; a
+      batch that failed or whose answer never came is sent again under the same number.
     * `Feed.acknowledged` holds the batches whose future resolved: none of them may ever be missing, or be there twice.
 """
 
@@ -26,6 +26,7 @@ from holdfast.model import (
     BatchLogged,
     FileLogged,
     FrameKind,
+    JournalItem,
     Published,
     bucket_of,
 )
@@ -77,7 +78,7 @@ class ProducerProcess(Process):
     """One life of a producer."""
 
     def __init__(self, world: World, feed: Feed, name: str) -> None:
-        super().__init__(world.timeline, name, world.disk)
+        super().__init__(world.timeline, name, world.disk.process(name))
         self.world = world
         self.feed = feed
         self._skew_us = self.timeline.random.randint(-150_000, 150_000) if self.timeline.chance(0.3) else 0
@@ -99,15 +100,16 @@ class ProducerProcess(Process):
             )
             self._writer = log.segment_writer(stream, 0, log.term.numbers[stream])
         except (StreamTaken, Fenced, StoreUnavailable) as error:
+            self.timeline.count(f"a start failed: {type(error).__name__}")
             self.die(f"cannot start: {error}")
             return
         self._batches = Batches(log.ledger, stream, PRODUCER, 0)
         catalog = Catalog(FORMAT_VERSION, "simulated", "", world.topology)
         located = Located(self.store, catalog, world.sources[stream], SCHEMA)
-        self._trimmer = Trimmer(located, cast(StreamLog, EagerLog(log)))
+        self._trimmer = Trimmer(located, cast(StreamLog, EagerLog(log, self.timeline)))
         self._boundary_us = log.ledger.boundary_us(stream)
         self.timeline.tell(self.name, f"starts, term {log.term.numbers[stream]}")
-        world.observe()
+        world.took(log.term)
         self.soon(10_000, self._act)
         self.soon(300_000, self._trim)
 
@@ -129,6 +131,7 @@ class ProducerProcess(Process):
         except StoreUnavailable as error:
             self.timeline.tell(self.name, f"could not log: {error}")
         except Fenced as error:
+            self.timeline.count("a producer was fenced")
             self.die(f"fenced: {error}")
             return
         self.soon(self.world.pace_us, self._act)
@@ -140,7 +143,8 @@ class ProducerProcess(Process):
         if failure is not None:
             self._batches.settle()
             self._log.reopen()
-            self.world.observe()
+            self.timeline.count("a producer's log was reopened")
+            self.world.observe([self.feed.stream])
         return True
 
     def _send(self) -> None:
@@ -148,14 +152,13 @@ class ProducerProcess(Process):
         sequence, rows = feed.next, feed.batches[feed.next]
         known = self._batches.known(sequence, len(rows))
         if known is not None:
+            self.timeline.count("a batch was sent again and known")
             self._acknowledge(sequence)
             return
         self._batches.number(sequence)
         try:
             ordered, ends = in_shard_order(rows, self.world.shards)
-            header = FrameHeader(
-                FrameKind.DATA, feed.stream, MANY_SHARDS, 0, NO_BUCKET, NO_BUCKET, shard_row_ends=ends
-            )
+            header = FrameHeader(FrameKind.DATA, feed.stream, MANY_SHARDS, 0, NO_BUCKET, NO_BUCKET, shard_row_ends=ends)
             ref = self._writer.append(header, batch_of(ordered))
             self.world.wrote(feed.stream, ref, ordered)
             self._writer.sync()
@@ -164,24 +167,24 @@ class ProducerProcess(Process):
             raise
         stamp_us = self._boundary_us = max(self._now_us(), self._boundary_us)
         bucket = bucket_of(stamp_us, self.world.width_us)
-        flight = self._log.commit(
-            [
-                BatchLogged(feed.stream, PRODUCER, 0, sequence),
-                Published(feed.stream, MANY_SHARDS, bucket, bucket + 1, len(rows), ref, stamp_us),
-                Advanced(feed.stream, stamp_us),
-            ]
-        )
+        items: list[JournalItem] = [
+            BatchLogged(feed.stream, PRODUCER, 0, sequence),
+            Published(feed.stream, MANY_SHARDS, bucket, bucket + 1, len(rows), ref, stamp_us),
+            Advanced(feed.stream, stamp_us),
+        ]
+        flight = self._log.commit(items)
         self._batches.fly(Flight(Sent(0, sequence, len(rows), stamp_us), flight, True))
         self._flying = True
-        flight.add_done_callback(lambda future: self._answered(sequence, future))
+        flight.add_done_callback(lambda future: self._answered(sequence, items, future))
         self.soon(5_000, self._flush)
 
-    def _answered(self, sequence: int, future: Future[int]) -> None:
+    def _answered(self, sequence: int, items: list[JournalItem], future: Future[int]) -> None:
         self._flying = False
         error = future.exception()
         if isinstance(error, CommitRefused):
             self.later(0, lambda: self.world.violated(f"{self.name}: {error}"))
         if error is None:
+            self.world.confirmed += items
             self._acknowledge(sequence)
 
     def _acknowledge(self, sequence: int) -> None:
@@ -196,12 +199,12 @@ class ProducerProcess(Process):
 
     def _flush(self) -> None:
         self._log.flush()
-        self.world.observe()
+        self.world.observe([self.feed.stream])
 
     def _trim(self) -> None:
         try:
             self._trimmer.trim({self._writer.folder}, self.world.options.retain_us)
         except HoldfastError as error:
             self.timeline.tell(self.name, f"could not trim: {error}")
-        self.world.observe()
+        self.world.observe([self.feed.stream])
         self.soon(300_000, self._trim)

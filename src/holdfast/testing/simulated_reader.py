@@ -21,6 +21,7 @@ from holdfast.testing.timeline import Process
 if TYPE_CHECKING:
     from holdfast.testing.simulated_world import World
 
+READER = "reader"
 FAILURES_MAX = 200
 
 
@@ -38,7 +39,7 @@ class ReaderProcess(Process):
     """One life of a consumer."""
 
     def __init__(self, world: World, seen: Seen, name: str) -> None:
-        super().__init__(world.timeline, name, world.disk)
+        super().__init__(world.timeline, name, world.disk.process(name))
         self.world = world
         self.seen = seen
         self._reader = StreamReader(self.store, seen.stream)
@@ -46,7 +47,7 @@ class ReaderProcess(Process):
 
     def open(self) -> None:
         """Go on from the lease."""
-        lease = read_lease(self.store, self.seen.stream, "reader")
+        lease = read_lease(self.store, self.seen.stream, READER)
         self._position = FIRST_BUCKET if lease is None else lease.bucket
         self.soon(50_000, self._read)
 
@@ -65,6 +66,7 @@ class ReaderProcess(Process):
                 self._failures = 0
             except (StoreUnavailable, FileNotFoundError) as error:
                 # A frame that was moved just now: the next poll says where it is.
+                self.timeline.count("a frame moved under a reader")
                 self._failures += 1
                 if self._failures > FAILURES_MAX:
                     self.world.violated(f"{self.name} cannot read buckets from {self._position} on: {error}")
@@ -97,4 +99,4 @@ class ReaderProcess(Process):
         return [(bucket, rows[start:end]) for bucket, start, end in bucket_slices(header)]
 
     def _commit(self) -> None:
-        write_lease(self.store, Lease(self.seen.stream, "reader", self._position, 0, END_OF_TIME))
+        write_lease(self.store, Lease(self.seen.stream, READER, self._position, 0, END_OF_TIME))

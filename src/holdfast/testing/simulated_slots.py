@@ -12,7 +12,7 @@ from typing import Protocol
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Retryable, SnapshotCorrupt, StateAbsent, StoreUnavailable, StoreUnfit
+from holdfast.errors import HoldfastError, Retryable, SnapshotCorrupt, StateAbsent, StoreUnfit
 from holdfast.log.frame import FrameHeader, checksum
 from holdfast.log.segment import SegmentWriter, read_frame, segment_folder
 from holdfast.model import FIRST_BUCKET, MANY_SHARDS, NO_BUCKET, FrameKind, FrameRef, Published
@@ -36,7 +36,7 @@ from holdfast.node.messages import (
     UnitWork,
 )
 from holdfast.node.ranges import bucket_slices, rows_in_order
-from holdfast.testing.faulty_store import Crashed, FaultyStore
+from holdfast.testing.faulty_store import FaultyStore
 from holdfast.testing.simulated_memory import HostMemory
 from holdfast.testing.simulated_stage import (
     SCHEMA,
@@ -76,16 +76,17 @@ class SlotProcess(Process):
     """One worker process of a slot. It does one order at a time, and holds on to its segments in between."""
 
     def __init__(self, timeline: Timeline, name: str, disk: FaultyStore, node: str, memory: HostMemory) -> None:
-        super().__init__(timeline, name, disk)
+        super().__init__(timeline, name, disk.process(name))
         self.node = node
         self.memory = memory
         self.busy = False
+        self.zombie = False
+        """Nobody waits for it any more, but it does not know."""
         self.sluggish = 1
         self.world: Surroundings
         self.on_gone: Callable[[str], None] = lambda reason: None
         self._writers: dict[str, SegmentWriter] = {}
         self._folder_number = 0
-        self._writing: list[Generator[None, None, None]] = []
 
     def start(self, order: Order, send: Callable[[Receipt], None]) -> None:
         """Begin an order; its receipt goes to `send`."""
@@ -101,6 +102,8 @@ class SlotProcess(Process):
             next(steps)
         except StopIteration as stop:
             self.busy = False
+            if self.zombie:
+                self.timeline.count("a zombie finished its order")
             send(Receipt(order.wave, order.slot, order.node, "host", 1, stop.value))
             return
         self.soon(3_000 * self.sluggish, lambda: self._go_on(order, send, steps))
@@ -137,11 +140,16 @@ class SlotProcess(Process):
                 case DeliverWork():
                     return self._deliver(work)
         except HoldfastError as error:
-            if isinstance(error, Retryable):
-                self._forget_writers()
+            self.timeline.count(f"work failed: {type(error).__name__}")
             return _failed(number, error)
         except FileNotFoundError as error:
             return Failed(number, "StoreUnavailable", f"a file of the store is gone: {error}", retry=True)
+
+    def _append(self, stream: str, header: FrameHeader, rows: list[Row]) -> FrameRef:
+        ref = self._writer(stream).append(header, batch_of(rows))
+        if self.zombie:
+            self.timeline.count("a zombie wrote a frame")
+        return ref
 
     def _writer(self, stream: str) -> SegmentWriter:
         writer = self._writers.get(stream)
@@ -161,6 +169,7 @@ class SlotProcess(Process):
     def _attach(self, work: AttachWork) -> Result:
         bucket = self._from_memory(work)
         if bucket is not None:
+            self.timeline.count("a state was attached from memory")
             return Attached(work.stage, work.shard, bucket, "memory")
         warnings: list[str] = []
         for bucket, path in work.snapshots:
@@ -169,13 +178,16 @@ class SlotProcess(Process):
             try:
                 content = read_snapshot(self.store, path)
             except SnapshotCorrupt as error:
+                self.timeline.count("a snapshot could not be read")
                 warnings.append(str(error))
                 continue
             self.memory.install((work.stage, work.shard), work.generation, bucket, content)
+            self.timeline.count("a state was attached from a snapshot")
             return Attached(work.stage, work.shard, bucket, "snapshot", warnings)
         if not work.empty_allowed:
             raise StoreUnfit(f"unit {work.shard} of {work.stage} cannot be rebuilt: {work}, {warnings}")
         self.memory.install((work.stage, work.shard), work.generation, FIRST_BUCKET, b"")
+        self.timeline.count("a state was attached empty")
         return Attached(work.stage, work.shard, FIRST_BUCKET, "empty", warnings)
 
     def _from_memory(self, work: AttachWork) -> int | None:
@@ -202,6 +214,7 @@ class SlotProcess(Process):
             try:
                 units.append((yield from self._process_unit(work, unit, rows)))
             except StateAbsent as error:
+                self.timeline.count("a state was absent")
                 return messages.StateAbsent(work.stage, unit.shard, str(error))
         return Processed(work.stage, units, work.bucket_from, work.bucket_to)
 
@@ -230,6 +243,8 @@ class SlotProcess(Process):
     ) -> Generator[None, None, UnitProcessed]:
         key = (work.stage, unit.shard)
         state = self.memory.find(key)
+        if state.bucket_end != unit.bucket_memory:
+            self.timeline.count("a state was to be rolled back")
         stage = StageState(state.begin(self, unit.generation, unit.bucket_memory))
         try:
             yield
@@ -264,7 +279,7 @@ class SlotProcess(Process):
             bucket_table=[(bucket, 0) for bucket, _ in out],
             bucket_row_ends=ends,
         )
-        ref = self._writer(stream).append(header, batch_of([row for _, left in out for row in left]))
+        ref = self._append(stream, header, [row for _, left in out for row in left])
         return [Published(stream, unit.shard, out[0][0], out[-1][0] + 1, ends[-1], ref)]
 
     # Snapshots, in the background
@@ -277,7 +292,9 @@ class SlotProcess(Process):
     def _write_snapshot(self, path: str, content: bytes) -> None:
         try:
             self.store.write_new(f"{path}/manifest", checksum(content).to_bytes(4, "little") + content)
+            self.timeline.count("a snapshot was written")
         except HoldfastError:
+            self.timeline.count("a snapshot was given up")
             try:
                 self.store.write_new(f"{path}/failed", b"")
             except HoldfastError:
@@ -289,7 +306,7 @@ class SlotProcess(Process):
         chunk = msgspec.json.decode(work.chunk, type=Chunk)
         ordered, ends = in_shard_order(chunk.rows, self.world.shards)
         header = FrameHeader(FrameKind.DATA, work.source, MANY_SHARDS, 0, NO_BUCKET, NO_BUCKET, shard_row_ends=ends)
-        ref = self._writer(work.source).append(header, batch_of(ordered))
+        ref = self._append(work.source, header, ordered)
         self.world.wrote(work.source, ref, ordered)
         published = [Published(work.source, MANY_SHARDS, NO_BUCKET, NO_BUCKET, len(ordered), ref)]
         return Ingested(
@@ -326,6 +343,3 @@ def read_snapshot(store: FaultyStore, path: str) -> bytes:
     if checksum(data[4:]) != int.from_bytes(data[:4], "little"):
         raise SnapshotCorrupt(f"snapshot {path} does not match its checksum")
     return data[4:]
-
-
-__all__ = ["Chunk", "Crashed", "SlotProcess", "StoreUnavailable", "Surroundings", "read_snapshot"]

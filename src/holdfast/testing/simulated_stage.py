@@ -27,7 +27,9 @@ class StageState:
     """Count windows of three rows per key. One unit's state holds the keys of its shard."""
 
     def __init__(self, content: bytes = b"") -> None:
-        self._open: dict[int, tuple[int, int]] = msgspec.msgpack.decode(content, type=dict[int, tuple[int, int]]) if content else {}
+        self._open: dict[int, tuple[int, int]] = (
+            msgspec.msgpack.decode(content, type=dict[int, tuple[int, int]]) if content else {}
+        )
 
     def process(self, rows: Iterable[Row], ended: bool = False) -> list[Row]:
         """Take a bucket's rows in their order; return what leaves in that bucket."""

@@ -7,19 +7,33 @@ Guarantees:
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import msgspec
 
+from holdfast.connect.lease import Lease, write_lease
 from holdfast.log.ledger import Ledger
-from holdfast.model import FrameRef
+from holdfast.log.terms import Term
+from holdfast.model import END_OF_TIME, FIRST_BUCKET, FrameRef, JournalItem
 from holdfast.node.decider import NodeDecider
 from holdfast.node.options import NodeOptions
-from holdfast.plan import FilesSource, ParquetSink, ProducerSource, Sink, Source, Stage, StageInput, Topology
+from holdfast.plan import (
+    ConsoleSink,
+    FilesSource,
+    ParquetSink,
+    ProducerSource,
+    Sink,
+    Source,
+    Stage,
+    StageInput,
+    Topology,
+)
 from holdfast.testing.faulty_store import FaultyStore
-from holdfast.testing.oracle import Scribe
+from holdfast.testing.scribe import Scribe
 from holdfast.testing.simulated_memory import HostMemory
 from holdfast.testing.simulated_node import NodeProcess
 from holdfast.testing.simulated_producer import Feed, ProducerProcess, SimulatedFiles
-from holdfast.testing.simulated_reader import ReaderProcess, Seen
+from holdfast.testing.simulated_reader import READER, ReaderProcess, Seen
 from holdfast.testing.simulated_slots import Chunk, SlotProcess
 from holdfast.testing.simulated_stage import SCHEMA, Row
 from holdfast.testing.timeline import START_US, Timeline
@@ -40,6 +54,7 @@ class Rates(msgspec.Struct):
     repeated: float = 0.0
     receipt_lost: float = 0.0
     late: float = 0.0
+    restart_killed: float = 0.0
 
 
 class World:
@@ -50,8 +65,9 @@ class World:
         self.timeline = Timeline(seed)
         random = self.random = self.timeline.random
         self.disk = FaultyStore(seed, "world", lock=random.random() < 0.5)
-        self.disk.disk.processes.clear()
-        self.available_now = random.random() < 0.3
+        self.disk.disk.tally = self.timeline.tally
+        self.available_now = random.choice([False, False, True, None])
+        """How its nodes run; None: now this way, now that."""
         self.shards = random.randint(2, 3)
         self.width_us = WIDTH_US
         self.topology = self._make_topology()
@@ -78,6 +94,8 @@ class World:
         self.nodes: list[NodeProcess] = []
         self.producers: dict[str, ProducerProcess] = {}
         self.readers: dict[str, ReaderProcess] = {}
+        self.confirmed: list[JournalItem] = []
+        """The items of every entry that somebody was told is committed."""
         self._lives = 0
         self._positions: dict[tuple[str, str, int], int] = {}
         self.scribe = Scribe(self, streams)
@@ -100,6 +118,8 @@ class World:
         sinks = [
             Sink(f"out-{name}", name, ParquetSink("out", random.choice([50_000, 200_000]))) for name in sorted(targets)
         ]
+        if random.random() < 0.3:
+            sinks.append(Sink("shown", random.choice(stages).name, ConsoleSink()))
         return Topology("simulated", self.shards, WIDTH_US, sources, stages, sinks)
 
     def _make_options(self) -> NodeOptions:
@@ -170,9 +190,15 @@ class World:
             raise Violation(self.broken)
         return more
 
-    def observe(self) -> None:
+    def took(self, term: Term) -> None:
+        """Somebody has taken streams over."""
+        for stream, previous in term.previous.items():
+            self.scribe.sealed(stream, previous)
+        self.observe(term.names)
+
+    def observe(self, streams: Iterable[str]) -> None:
         """Let the scribe look; after everything that may have changed a journal."""
-        self.scribe.observe()
+        self.scribe.observe(streams)
 
     def looked_at(self, decider: NodeDecider) -> None:
         """Check what must hold after every decision."""
@@ -196,15 +222,20 @@ class World:
         self._lives += 1
         return f"{kind}{self._lives}"
 
-    def start_node(self, available_now: bool | None = None) -> None:
-        now = self.available_now if available_now is None else available_now
-        node = NodeProcess(self, self._name("node"), now)
+    def start_node(self) -> None:
+        now = self.available_now
+        node = NodeProcess(self, self._name("node"), self.random.random() < 0.5 if now is None else now)
         self.nodes.append(node)
         node.later(0, node.open)
 
     def start_producer(self, feed: Feed) -> None:
         producer = self.producers[feed.stream] = ProducerProcess(self, feed, self._name(feed.stream))
         producer.later(0, producer.open)
+
+    def register_readers(self) -> None:
+        """Give every reader its place before anything is there, so that retention keeps all for it."""
+        for stream in self.seen:
+            write_lease(self.scribe.store, Lease(stream, READER, FIRST_BUCKET, 0, END_OF_TIME))
 
     def start_reader(self, seen: Seen) -> None:
         reader = self.readers[seen.stream] = ReaderProcess(self, seen, self._name("reader"))

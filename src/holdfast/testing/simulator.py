@@ -1,4 +1,7 @@
-"""Run a whole pipeline on virtual time over a faulty disk, from one seed: `python -m holdfast.testing.simulator --seed 7`.
+"""Run a whole pipeline on virtual time over a faulty disk, each time from one seed.
+
+    python -m holdfast.testing.simulator --seed 7 -v           one seed, and all that happens in it
+    python -m holdfast.testing.simulator --seeds 1000 --jobs 2
 
 The node's decider, the stream log with its journals, terms, readers and retention are the real ones. Slots, producers,
 consumers and sinks are small stand-ins that keep the real protocols.
@@ -13,7 +16,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+import msgspec
 
 from holdfast.model import FIRST_BUCKET
 from holdfast.testing.faults import Chaos
@@ -55,6 +63,7 @@ class Simulation:
 
     def run(self, steps: int) -> None:
         world = self._world
+        world.register_readers()
         for feed in world.feeds.values():
             world.start_producer(feed)
         for seen in world.seen.values():
@@ -81,6 +90,7 @@ class Simulation:
         world.timeline.tell("world", "everything is logged, the last node starts")
         world.start_node()
         self._run_until_done()
+        world.observe(world.seen)
 
     def _run_until_fed(self) -> None:
         """Let the producers finish, and time pass the buckets of their last rows."""
@@ -103,13 +113,15 @@ class Simulation:
         """Return whether all rows are through the stages, in the sinks, and read."""
         world = self._world
         node = world.nodes[-1]
-        if world.available_now and not (node.finished and not node.alive):
+        if not node.is_open:
+            return False
+        if node.options.available_now and not (node.finished and not node.alive):
             return False
         ends = {stream: self._rows_end(stream) for stream in world.seen}
         for stage in world.topology.stages:
             for shard in range(world.shards):
                 unit = world.ledger(stage.name).unit(stage.name, shard)
-                needed = max(ends[read.stream] for read in stage.inputs)
+                needed = max([*(ends[read.stream] for read in stage.inputs), *world.scribe.endings[stage.name]])
                 if unit is None or unit.bucket_end < needed:
                     return False
         for sink in world.topology.sinks:
@@ -138,23 +150,66 @@ class Simulation:
             world.violated(f"{stuck} within {HEALING_EVENTS_MAX} events")
 
 
+class Outcome(msgspec.Struct, frozen=True):
+    """What became of one seed; `failure` is empty where every promise was kept."""
+
+    seed: int
+    failure: str
+    events: int
+    tally: dict[str, int]
+
+
+def outcome_of(seed: int, steps: int = STEPS, verbose: bool = False) -> Outcome:
+    """Run one seed and say what became of it."""
+    try:
+        world = simulate(seed, steps, verbose)
+    except SimulationFailed as failure:
+        return Outcome(seed, str(failure), 0, {})
+    return Outcome(seed, "", world.timeline.events, dict(world.timeline.tally))
+
+
+def outcomes_of(seeds: Sequence[int], steps: int = STEPS, jobs: int = 1) -> Iterator[Outcome]:
+    """Run seeds, each as it comes, in as many processes as `jobs` says."""
+    if jobs <= 1:
+        yield from (outcome_of(seed, steps) for seed in seeds)
+        return
+    with ProcessPoolExecutor(jobs) as pool:
+        yield from pool.map(partial(outcome_of, steps=steps), seeds, chunksize=20)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Replay seeds from the command line."""
+    """Run or replay seeds from the command line."""
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.simulator", description=__doc__.split("\n")[0])
-    parser.add_argument("--seed", type=int, required=True, help="the first seed")
-    parser.add_argument("--count", type=int, default=1, help="how many seeds, from the first on")
+    parser.add_argument("--seed", type=int, help="run this one seed")
+    parser.add_argument("--seeds", type=int, default=1, help="how many seeds")
+    parser.add_argument("--from", type=int, default=0, dest="first", help="the first of them")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     parser.add_argument("--steps", type=int, default=STEPS, help="events while things go wrong")
-    parser.add_argument("-v", "--verbose", action="store_true", help="tell everything as it happens")
+    parser.add_argument("--tally", action="store_true", help="say at the end how often each thing happened")
+    parser.add_argument("-v", "--verbose", action="store_true", help="with --seed: tell everything as it happens")
     chosen = parser.parse_args(arguments)
-    failed = 0
-    for seed in range(chosen.seed, chosen.seed + chosen.count):
-        try:
-            world = simulate(seed, chosen.steps, chosen.verbose)
-        except SimulationFailed as failure:
+    if chosen.seed is not None:
+        outcomes = iter([outcome_of(chosen.seed, chosen.steps, chosen.verbose)])
+    else:
+        outcomes = outcomes_of(range(chosen.first, chosen.first + chosen.seeds), chosen.steps, chosen.jobs)
+    return _report(outcomes, chosen.tally)
+
+
+def _report(outcomes: Iterable[Outcome], with_tally: bool) -> int:
+    kept = failed = events = 0
+    tally: Counter[str] = Counter()
+    for outcome in outcomes:
+        if outcome.failure:
             failed += 1
-            print(f"seed {seed} failed: {failure}\n")
+            print(f"seed {outcome.seed} failed: {outcome.failure}\n", flush=True)
         else:
-            print(f"seed {seed}: all promises kept, {world.timeline.events} events")
+            kept += 1
+        events += outcome.events
+        tally.update(outcome.tally)
+    if with_tally:
+        for what, count in sorted(tally.items()):
+            print(f"{count:10,}  {what}")
+    print(f"{kept} of {kept + failed} seeds kept every promise, in {events:,} events")
     return 1 if failed else 0
 
 

@@ -4,16 +4,19 @@ Guarantees:
     * The same seed gives the same order of events; nothing waits and nothing reads a real clock.
     * A process that has died does nothing more; one that is paused goes on with all that was due, when it wakes.
     * `interleave` lets another process act in the middle of an operation, never the one whose operation it is.
+    * `tally` counts everything that a seed did, by a few words each, so that nobody has to believe that faults happen.
 """
 
 from __future__ import annotations
 
 import heapq
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from holdfast.testing.faulty_store import Crashed, FaultyStore
+from holdfast.testing.faulty_disk import Crashed
+from holdfast.testing.faulty_store import FaultyStore
 
 START_US: Final = 1_000_000_000
 
@@ -23,12 +26,12 @@ Action = Callable[[], None]
 class Process:
     """Somebody who acts: a node, a slot, a producer, a reader. It has its own view of the disk."""
 
-    def __init__(self, timeline: Timeline, name: str, disk: FaultyStore | None) -> None:
+    def __init__(self, timeline: Timeline, name: str, store: FaultyStore | None) -> None:
         self.timeline = timeline
         self.name = name
         self.alive = True
         self.paused_until_us = 0
-        self._store = None if disk is None else disk.process(name)
+        self._store = store
 
     @property
     def store(self) -> FaultyStore:
@@ -64,6 +67,7 @@ class Timeline:
         self.events = 0
         self.log: list[str] = []
         self.verbose = False
+        self.tally: Counter[str] = Counter()
         self._due: list[tuple[int, int, Process, Action]] = []
         self._number = 0
         self._acting: list[Process] = []
@@ -77,6 +81,10 @@ class Timeline:
 
     def chance(self, probability: float) -> bool:
         return self.random.random() < probability
+
+    def count(self, what: str) -> None:
+        """Note that something happened."""
+        self.tally[what] += 1
 
     def add(self, process: Process, at_us: int, action: Action) -> None:
         self._number += 1
@@ -93,11 +101,13 @@ class Timeline:
 
     def interleave(self) -> None:
         """Let the next thing of another process happen now, in the middle of whatever is going on."""
-        for position, (at_us, _, process, action) in enumerate(sorted(self._due)):
+        for due in sorted(self._due, key=lambda due: due[:2]):
+            at_us, _, process, action = due
             free = process.alive and process not in self._acting and process.paused_until_us <= self.now_us
             if free and process._store is not None:
-                self._due.remove(sorted(self._due)[position])
+                self._due.remove(due)
                 heapq.heapify(self._due)
+                self.count("interleaved")
                 self._act(process, max(at_us, self.now_us), action)
                 return
 
@@ -114,7 +124,6 @@ class Timeline:
         try:
             action()
         except Crashed as crash:
-            self.tell(process.name, f"dies: {crash}")
             process.die(str(crash))
         finally:
             self._acting.pop()
