@@ -216,6 +216,9 @@ class StreamReader:
             return None
         try:
             journal = read_term(self._store, self._stream, now.newest).journal
+            if self._watch is not None:
+                # A term is there before its journal has a head: watched before it is looked for, none comes unseen.
+                self._watch.add(self._store.absolute(journal))  # type: ignore[attr-defined]
             # The note first: what is begun when it is read has a whole head.
             begun = begun_number(self._store, journal)
             for number in reversed(journal_numbers(self._store, journal)):

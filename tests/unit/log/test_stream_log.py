@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import select
 import threading
 from pathlib import Path
 
@@ -7,9 +8,11 @@ import pytest
 from tests.unit.log.log_session import NAMES, SCHEMA, SHARDS, WIDTH_US, append_frame, batch_of, items_of, open_log
 
 from holdfast.errors import CommitRefused, SegmentCorrupt, StoreUnavailable, StoreUnfit
-from holdfast.log.journal import journal_numbers
+from holdfast.log.journal import JournalWriter, journal_numbers
+from holdfast.log.ledger import Ledger
 from holdfast.log.local_store import LocalStore
 from holdfast.log.stream_log import LogOptions, StreamLog, StreamReader
+from holdfast.log.terms import take
 from holdfast.model import (
     Advanced,
     BatchLogged,
@@ -97,6 +100,20 @@ def test_a_reader_waits_for_the_next_entry(tmp_path: Path) -> None:
         assert reader.poll() == [Advanced("north", 7)]
         threading.Timer(0.01, reader.wake).start()
         assert reader.wait(10)
+    reader.close()
+
+
+def test_a_head_that_comes_after_its_term_ends_the_wait(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    reader = StreamReader(store, "north")
+    term = take(store, ["north"], "node", SHARDS, WIDTH_US)
+    assert not reader.wait(0.05), "a term without a head is no news"
+    writer = JournalWriter(store, term.journal, 0, ["north"], Ledger(SHARDS, WIDTH_US).serialize(), 0)
+    # `wait` sleeps on this descriptor: unless it becomes readable, nothing would ever end the wait.
+    assert select.select([reader.fileno()], [], [], 10.0)[0]
+    assert reader.wait(0) and reader.poll() == [] and reader.started
+    writer.close()
+    term.release()
     reader.close()
 
 
