@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Collection, Iterator
 
 import msgspec
@@ -50,6 +51,15 @@ def segment_paths(store: Store, stream: str) -> Iterator[str]:
                     yield f"{root}/{node}/{folder}/{name}"
 
 
+def segment_sizes(store: Store, stream: str) -> dict[str, int]:
+    """Return the size of every segment of a stream; one that another process deletes meanwhile is left out."""
+    sizes: dict[str, int] = {}
+    for path in segment_paths(store, stream):
+        with contextlib.suppress(FileNotFoundError):
+            sizes[path] = store.size(path)
+    return sizes
+
+
 def reconcile(store: Store, ledger: Ledger, streams: Collection[str]) -> Reconciled:
     """Return what is missing and what is too much of `streams`, by names and sizes alone."""
     missing: list[Damage] = []
@@ -58,7 +68,7 @@ def reconcile(store: Store, ledger: Ledger, streams: Collection[str]) -> Reconci
     folders: set[str] = set()
     for stream in streams:
         uses = ledger.segment_uses(stream)
-        sizes = {path: store.size(path) for path in segment_paths(store, stream)}
+        sizes = segment_sizes(store, stream)
         folders |= {path.rpartition("/")[0] for path in sizes}
         orphans |= {path: size for path, size in sizes.items() if path not in uses}
         short = {path for path, use in uses.items() if sizes.get(path, -1) < use.end}

@@ -506,12 +506,12 @@ class NodeDecider:
             return
         if not here.bumped:
             here.bumped = True
-            found = {name: intake.bucket_reached for name, intake in here.intakes.items()}
-            reached = {name: bucket for name, bucket in found.items() if bucket is not None}
-            here.bucket_there |= {name: bucket + 1 for name, bucket in reached.items()}
-            for intake in here.intakes.values() if reached else ():
-                # One bucket for the last rows to be complete, and an empty one in which every window closes.
-                self._commit(intake.finish(max(reached.values()) + 2))
+            reached = {name: intake.bucket_reached for name, intake in here.intakes.items()}
+            here.bucket_there |= {name: bucket + 1 for name, bucket in reached.items() if bucket is not None}
+            there = max(here.bucket_there.values(), default=FIRST_BUCKET)
+            for intake in here.intakes.values() if there > FIRST_BUCKET else ():
+                # The last rows of all sources are complete then, with an empty bucket in which every window closes.
+                self._commit(intake.finish(there + 1))
             return
         for stage in here.stages.values():
             ending = None if stage.name in here.endings else here.ending_of(stage)

@@ -15,7 +15,7 @@ from typing import Protocol
 
 from holdfast.connect.lease import leases
 from holdfast.log.ledger import Ledger
-from holdfast.log.reconcile import segment_paths
+from holdfast.log.reconcile import segment_sizes
 from holdfast.log.retention import Decision, Need, decide
 from holdfast.log.rewrite import rewrite
 from holdfast.model import FIRST_BUCKET, JournalItem
@@ -50,7 +50,7 @@ class StreamTrimmer:
         own = {stream: bucket for stream, bucket in keep_from.items() if stream in self._journal.names}
         needs = {stream: self._needs(stream, bucket, now_us) for stream, bucket in own.items()}
         needs = {stream: wanted for stream, wanted in needs.items() if min(n.bucket for n in wanted) > FIRST_BUCKET}
-        sizes = {stream: self._sizes(stream) for stream in needs}
+        sizes = {stream: segment_sizes(self._store, stream) for stream in needs}
         # A segment of an earlier life of the node is never written to again, whatever was committed in its folder.
         closed = self._journal.folders_closed
         for decision in decide(self._journal.ledger, needs, sizes, closed_folders=closed):
@@ -79,6 +79,3 @@ class StreamTrimmer:
             Need(f"consumer {held.name}", held.bucket) for held in leases(self._store, stream) if held.holds(now_us)
         ]
         return needs
-
-    def _sizes(self, stream: str) -> dict[str, int]:
-        return {path: self._store.size(path) for path in segment_paths(self._store, stream)}

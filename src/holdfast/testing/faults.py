@@ -43,7 +43,7 @@ class Chaos(Process):
             (1.0, self._supplant),
             (3.0, self._interleave),
             (1.0, self._make_sluggish),
-            (0.7, self._damage_snapshot),
+            (1.5, self._damage_snapshot),
         ]
         # A world has some kinds of faults and not others, so that each is met often enough with few around it.
         self._faults = [(weight * random.choice([0, 0, 1, 3]), fault) for weight, fault in faults]
@@ -189,6 +189,8 @@ class Chaos(Process):
                 self._did("a snapshot is damaged", paths[-1])
                 self._damaged.add(paths[-1])
                 world.disk.flip(f"{paths[-1]}/manifest", 0)
+                if self.timeline.chance(0.5):
+                    self._lose_memory()
                 return
 
     # Slots and their hosts

@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.errors import CommitRefused, Fenced, HoldfastError, StoreUnavailable, StreamTaken
 from holdfast.log.ledger import Ledger
+from holdfast.log.rewrite import rewrite
 from holdfast.log.stream_log import LogOptions, StreamLog
 from holdfast.log.stream_reader import StreamReader
 from holdfast.log.terms import has_terms
@@ -233,6 +234,12 @@ class NodeProcess(Process):
             self._handle(events.TimePassed())
 
     def _finish(self, error: str | None, message: str) -> None:
+        assert self._log is not None, "it was open"
+        if error is not None and not self._log.term.still_held():
+            # Its successor has deleted what it needs: it fails on that before it notices that it is fenced.
+            self.timeline.count("a node that was taken over gave up")
+            self.die(f"gave up: {error}")
+            return
         if error is not None:
             self.world.violated(f"{self.name} gave up: {error}: {message}")
         self.finished = True
@@ -365,12 +372,25 @@ class NodeProcess(Process):
 
     def _trim(self, keep_from: dict[str, int]) -> None:
         assert self._log is not None, "it was open"
+        world = self.world
         try:
             self._trimmer.trim(keep_from, self.timeline.now_us)
             self._trim_snapshots(self._log.ledger)
+            if self.timeline.chance(world.rewriting):
+                self._rewrite_some(self._log.ledger)
         except HoldfastError as error:
             self.timeline.tell(self.name, f"could not trim: {error}")
         self.world.observe(self.world.node_streams)
+
+    def _rewrite_some(self, ledger: Ledger) -> None:
+        """Move frames although nobody needs the room: worlds are too small to have segments worth it."""
+        stream = self.timeline.random.choice(self.world.node_streams)
+        segments = sorted({frame.frame.segment for frame in ledger.all_frames(stream)})
+        if segments:
+            moved = rewrite(self.store, ledger, stream, [self.timeline.random.choice(segments)]).moved
+            assert self._log is not None, "it was open"
+            EagerLog(self._log, self.timeline).commit(moved).result()
+            self.put(events.ItemsRead([*moved]))
 
     def _trim_snapshots(self, ledger: Ledger) -> None:
         for stage in self.world.topology.stages:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.testing.simulated_world import World
 
 READER = "reader"
-FAILURES_MAX = 200
+FAILURES_MAX = 20
 
 
 class Seen:
@@ -61,15 +61,15 @@ class ReaderProcess(Process):
         if end is not None and end > self._position:
             try:
                 self._read_to(end)
-                if self.timeline.chance(0.5):
-                    self._commit()
                 self._failures = 0
-            except (StoreUnavailable, FileNotFoundError) as error:
+            except FileNotFoundError as error:
                 # A frame that was moved just now: the next poll says where it is.
                 self.timeline.count("a frame moved under a reader")
                 self._failures += 1
                 if self._failures > FAILURES_MAX:
                     self.world.violated(f"{self.name} cannot read buckets from {self._position} on: {error}")
+            if self.timeline.chance(0.5):
+                self._commit()
         self.soon(120_000, self._read)
 
     def _read_to(self, end: int) -> None:
@@ -99,4 +99,7 @@ class ReaderProcess(Process):
         return [(bucket, rows[start:end]) for bucket, start, end in bucket_slices(header)]
 
     def _commit(self) -> None:
-        write_lease(self.store, Lease(self.seen.stream, READER, self._position, 0, END_OF_TIME))
+        try:
+            write_lease(self.store, Lease(self.seen.stream, READER, self._position, 0, END_OF_TIME))
+        except StoreUnavailable:
+            self.timeline.count("a lease could not be written")

@@ -50,8 +50,6 @@ from holdfast.testing.simulated_stage import (
 )
 from holdfast.testing.timeline import Process, Timeline
 
-SEGMENT_BYTES = 1500
-
 
 class Chunk(msgspec.Struct, frozen=True):
     """A piece of a simulated file, with its rows."""
@@ -67,6 +65,7 @@ class Surroundings(Protocol):
     """What a slot meets beside the disk."""
 
     shards: int
+    segment_bytes: int
 
     def wrote(self, stream: str, ref: FrameRef, rows: list[Row]) -> None: ...
     def put_out(self, sink: str, name: str, rows: list[Row]) -> int: ...
@@ -156,7 +155,7 @@ class SlotProcess(Process):
         if writer is None:
             self._folder_number += 1
             folder = segment_folder(stream, self.node, self.name, self._folder_number)
-            writer = self._writers[stream] = SegmentWriter(self.store, folder, SEGMENT_BYTES)
+            writer = self._writers[stream] = SegmentWriter(self.store, folder, self.world.segment_bytes)
         return writer
 
     def _forget_writers(self) -> None:

@@ -70,6 +70,8 @@ class World:
         """How its nodes run; None: now this way, now that."""
         self.shards = random.randint(2, 3)
         self.width_us = WIDTH_US
+        self.rewriting = random.choice([0.0, 0.4])
+        self.segment_bytes = random.choice([1500, 3000])
         self.topology = self._make_topology()
         self.sources = {source.name: source for source in self.topology.sources}
         self.options = self._make_options()
