@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import glob
 import mmap
 import os
 from contextlib import suppress
@@ -20,6 +21,7 @@ import msgspec
 import numpy as np
 
 from holdfast.errors import StateAbsent, StoreUnavailable
+from holdfast.model import NOT_DECODED
 from holdfast.state.compiled import Halves, Octets, Reals, Words
 from holdfast.state.layout import (
     H_ALLOCATED,
@@ -67,6 +69,7 @@ RESERVE_PAGES_MIN: Final = (256 << 20) // PAGE_BYTES
 MADV_POPULATE_WRITE: Final = 23
 MADV_COLLAPSE: Final = 25
 ALIGN_ATTEMPTS: Final = 4
+_NEW: Final = ".new"
 
 
 def boot_id() -> str:
@@ -91,16 +94,21 @@ class PageFile:
         self.first_page = first_page(len(self.sets))
         self.mapped_pages = 0
         self.tables: tuple[Halves, ...] = ()
+        self._mapping: mmap.mmap | None = None
 
     @classmethod
     def create(cls, path: str, identity: Identity, layout: StateLayout) -> PageFile:
-        """Make a new file under a temporary name; `install` gives it its own."""
-        temporary = f"{path}.{os.getpid()}.new"
-        with suppress(FileNotFoundError):
-            os.unlink(temporary)
+        """Make a new file under a temporary name, locked; `install` gives it its own name.
+
+        Files that others began and were killed over are deleted: they are as large as the state that they were to be.
+        """
+        for left in glob.glob(f"{glob.escape(path)}.*{_NEW}"):
+            _unlink_if_dead(left)
+        temporary = f"{path}.{os.getpid()}{_NEW}"
         descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         file = cls(temporary, descriptor, layout)
         try:
+            file.lock()
             file._format(identity)
         except BaseException:
             file.close()
@@ -129,10 +137,15 @@ class PageFile:
         self.path = path
 
     def close(self) -> None:
-        """Let go of the file; the mapping goes when the last view of it does."""
+        """Let go of the file; the mapping goes when the last view of it does.
+
+        Its own views go here: maps and operators refer to each other, and workers collect such rings seldom or never.
+        """
         if self.descriptor >= 0:
             os.close(self.descriptor)
             self.descriptor = -1
+            self._view(np.zeros(0, np.int64))
+            self._mapping = None
 
     def lock(self) -> bool:
         """Try to become the only process that works on this file."""
@@ -158,18 +171,28 @@ class PageFile:
 
     def identity(self) -> tuple[str, Identity]:
         """Return the boot id and the identity that the header names."""
-        length = int(self.words[H_IDENTITY])
-        if not 0 < length <= IDENTITY_BYTES_MAX:
-            raise StateAbsent(f"state file {self.path} has no identity in its header: rebuild the unit")
+        length = min(max(int(self.words[H_IDENTITY]), 0), IDENTITY_BYTES_MAX)
         raw = self.octets[IDENTITY_OFFSET : IDENTITY_OFFSET + length].tobytes()
-        boot, pipeline, stage, shard = msgspec.msgpack.decode(raw, type=tuple[str, str, str, int])
+        try:
+            boot, pipeline, stage, shard = msgspec.msgpack.decode(raw, type=tuple[str, str, str, int])
+        except NOT_DECODED as error:
+            raise StateAbsent(
+                f"state file {self.path} has no identity in its header ({error}): rebuild the unit"
+            ) from error
         return boot, Identity(pipeline, stage, shard, int(self.words[H_GENERATION]))
 
     def refresh(self) -> None:
         """Map again if the file has become longer than the mapping (another process grew it)."""
         reserved = int(self.words[H_RESERVED])
-        if reserved != self.mapped_pages:
-            self._map(reserved)
+        if reserved == self.mapped_pages:
+            return
+        size = os.fstat(self.descriptor).st_size
+        if not self.first_page < reserved <= size // PAGE_BYTES:
+            raise StateAbsent(
+                f"state file {self.path} is {size} bytes long, expected {reserved} pages of {PAGE_BYTES}: it was cut "
+                "or written over; rebuild the unit"
+            )
+        self._map(reserved)
 
     def require(self, pages: int) -> None:
         """Make sure that so many free pages are there; `StoreUnavailable` if the file system has no room."""
@@ -260,12 +283,15 @@ class PageFile:
 
     def _map(self, pages: int) -> None:
         mapped = _map_aligned(self.descriptor, pages * PAGE_BYTES)
-        self.words = np.frombuffer(mapped, dtype=np.int64)
-        self.reals = self.words.view(np.float64)
-        self.halves = self.words.view(np.int32)
-        self.octets = self.words.view(np.uint8)
+        self._view(np.frombuffer(mapped, dtype=np.int64))
         self._mapping = mapped
         self.mapped_pages = pages
+
+    def _view(self, words: Words) -> None:
+        self.words = words
+        self.reals = words.view(np.float64)
+        self.halves = words.view(np.int32)
+        self.octets = words.view(np.uint8)
         starts = [table_offset(page_set.number) // 4 for page_set in self.sets]
         self.tables = tuple(self.halves[start : start + PAGES_MAX] for start in starts)
 
@@ -309,17 +335,19 @@ class PageFile:
 
     def _populate(self, start: int, end: int) -> None:
         """Let the processor know the new memory: else every 4 KiB costs a fault at its first write."""
+        mapping = self._mapping
+        assert mapping is not None, "the file is mapped"
         for page in range(start - start % HUGE_PAGES, end, HUGE_PAGES):
             try:
                 if page + HUGE_PAGES > end:
                     raise OSError(errno.EINVAL, "not a whole huge page yet")
-                self._mapping.madvise(MADV_COLLAPSE, page * PAGE_BYTES, HUGE_BYTES)
+                mapping.madvise(MADV_COLLAPSE, page * PAGE_BYTES, HUGE_BYTES)
             except OSError:
                 # No huge page to be had, or a system older than Linux 6.1 (and 5.14): it works, only slower.
                 first = max(page, start)
                 length = (min(page + HUGE_PAGES, end) - first) * PAGE_BYTES
                 with suppress(OSError):
-                    self._mapping.madvise(MADV_POPULATE_WRITE, first * PAGE_BYTES, length)
+                    mapping.madvise(MADV_POPULATE_WRITE, first * PAGE_BYTES, length)
 
     def _allocate_tables(self, start: int, end: int) -> None:
         """Give memory to what describes the pages `[start, end)`; a set has at most as many pages as the file."""
@@ -338,6 +366,19 @@ class PageFile:
         os.ftruncate(self.descriptor, reserved * PAGE_BYTES)
         self.words[H_RESERVED] = reserved
         self._map(reserved)
+
+
+def _unlink_if_dead(path: str) -> None:
+    """Delete an unfinished file, unless the process that fills it holds its lock."""
+    with suppress(FileNotFoundError):
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.unlink(path)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)
 
 
 def _map_aligned(descriptor: int, length: int) -> mmap.mmap:

@@ -47,6 +47,7 @@ from holdfast.state.map_kernels import settle_records
 from holdfast.state.ordered_map import OrderedMap
 from holdfast.state.pages import PageFile, boot_id
 from holdfast.state.snapshot import Snapshot, SnapshotHead
+from holdfast.state.soundness import check_sound
 
 WAVE_SHIFT = 2
 SLOT = 2
@@ -67,6 +68,7 @@ class UnitState:
         self.ordered = {ordered.name: OrderedMap(self, ordered) for ordered in file.layout.ordered}
         self._locked = False
         self._open = False
+        self._is_sound = False
 
     @classmethod
     def create(cls, path: str, identity: Identity, layout: StateLayout, bucket_end: int) -> UnitState:
@@ -79,6 +81,7 @@ class UnitState:
             _write_slot(file, 0, bucket_end, b"")
             file.words[H_STATUS] = 0
             file.install(path)
+            file.unlock()
         except BaseException:
             _discard(file)
             raise
@@ -115,6 +118,7 @@ class UnitState:
             _write_slot(file, 0, head.bucket_end, head.meta)
             file.words[H_STATUS] = (head.wave + 1) << WAVE_SHIFT | DIRTY
             file.install(path)
+            file.unlock()
         except BaseException:
             _discard(file)
             raise
@@ -165,7 +169,7 @@ class UnitState:
     def meta(self) -> bytes:
         """Return what the last finished wave gave to `finish`."""
         start = META_OFFSETS[self._slot()]
-        length = int(self.words[start // 8 + 1])
+        length = min(int(self.words[start // 8 + 1]), META_BYTES_MAX)
         return self.octets[start + 16 : start + 16 + length].tobytes()
 
     @property
@@ -182,8 +186,7 @@ class UnitState:
         assert not self._open, f"a wave of {self.identity} is open already"
         self._lock()
         try:
-            self._check_turn()
-            self.file.refresh()
+            self._take_turn()
             snapshot.settle_snapshot(self.file)
             self._return_to(committed)
             self._open_wave()
@@ -241,8 +244,7 @@ class UnitState:
         if not held:
             self._lock()
         try:
-            self._check_turn()
-            self.file.refresh()
+            self._take_turn()
             if self.is_dirty:
                 raise StateAbsent(
                     f"state file {self.file.path} has an interrupted wave or was just restored: begin a wave first"
@@ -296,13 +298,17 @@ class UnitState:
                 f"state file {self.file.path} was removed or replaced: open it again, or rebuild the unit"
             )
 
-    def _check_turn(self) -> None:
+    def _take_turn(self) -> None:
         self._check_current()
         if self.generation != self.identity.generation:
             raise StateAbsent(
                 f"state file {self.file.path} belongs to generation {self.generation}, expected "
                 f"{self.identity.generation}: the unit has another life; rebuild it, or adopt the file"
             )
+        self.file.refresh()
+        if not self._is_sound:
+            check_sound(self.file, self.is_dirty)
+            self._is_sound = True
 
     def _return_to(self, committed: int) -> None:
         if self.is_dirty:

@@ -1,3 +1,4 @@
+import gc
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ from tests.unit.state.driver import IDENTITY, LAYOUT, contents, crash, create, r
 
 from holdfast.errors import StateAbsent, StateBusy, StoreUnavailable
 from holdfast.state import Identity, RecordLayout, StateLayout, UnitState, pages
+from holdfast.state.pages import PageFile
 
 ROWS = [((number, b"k" * (number % 3)), number, number % 5, b"text %d" % number) for number in range(300)]
 KEYS = [row[0] for row in ROWS]
@@ -226,3 +228,48 @@ def test_meta_has_its_limit_and_buckets_move_forward(state: UnitState) -> None:
         state.finish(0)
     state.finish(1, b"x" * 6000)
     assert state.meta == b"x" * 6000
+
+
+def maps_of(folder: os.PathLike[str]) -> int:
+    """Return how many of this process's maps are of files in a folder."""
+    with open("/proc/self/maps", encoding="ascii") as maps:
+        return sum(str(folder) in line for line in maps)
+
+
+def test_a_thousand_attachments_leave_no_descriptor_and_no_map(tmp_path) -> None:
+    """Without the garbage collector, which a worker seldom runs: a map keeps the memory of a file that was replaced."""
+    gc.collect()
+    gc.disable()
+    try:
+        descriptors = len(os.listdir("/proc/self/fd"))
+        for number in range(1000):
+            if number % 10 == 0:
+                create(tmp_path).close()
+            state = UnitState.open(str(tmp_path / "unit"), IDENTITY, LAYOUT)
+            state.begin(0)
+            if number % 100 == 1:
+                update(state, {}, ROWS)
+            state.rollback()
+            state.end()
+            if number % 3 == 0:
+                state.prepare().release()
+            state.close()
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert maps_of(tmp_path) == 0
+        assert sorted(os.listdir(tmp_path)) == ["unit", "unit.snapshot"]
+    finally:
+        gc.enable()
+
+
+def test_what_a_killed_process_began_to_make_is_removed_by_the_next(tmp_path) -> None:
+    """It may be as large as the state, and in memory."""
+    dead = tmp_path / "unit.4711.new"
+    dead.write_bytes(b"x" * 100_000)
+    other = tmp_path / "unit-10.4711.new"
+    other.write_bytes(b"another unit's")
+    living = PageFile.create(str(tmp_path / "unit"), IDENTITY, LAYOUT)
+    held = tmp_path / "unit.1.new"
+    os.rename(living.path, held)
+    create(tmp_path).close()
+    assert not dead.exists() and other.exists() and held.exists()
+    living.close()
