@@ -30,6 +30,8 @@ def main(given: Sequence[str]) -> int:
     file, *arguments = given[len(options) :]
     sys.argv = [file, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(file))
+    if "--debug" not in options:
+        _quieten_spark()
     try:
         runpy.run_path(file, run_name="__main__")
     except KeyboardInterrupt:
@@ -41,6 +43,13 @@ def main(given: Sequence[str]) -> int:
         _tell(error, file, options)
         return EXIT_FUTILE if is_futile(error) else 1
     return 0
+
+
+def _quieten_spark() -> None:
+    """Keep PySpark from logging each of its errors, with the JVM's whole stack, before it raises it."""
+    from pyspark.logger import PySparkLogger
+
+    PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
 
 
 def is_futile(error: Exception) -> bool:
@@ -59,7 +68,13 @@ def _tell(error: Exception, file: str, options: Sequence[str]) -> None:
         print(f"holdfast: {name}: {error}", file=sys.stderr)
     else:
         hint = "" if "--debug" in options else " (--debug shows the way there)"
-        print(f"holdfast: {name}: {error}{_place(error, file)}{hint}", file=sys.stderr)
+        print(f"holdfast: {name}: {_text(error)}{_place(error, file)}{hint}", file=sys.stderr)
+
+
+def _text(error: Exception) -> str:
+    """Return what an error says; of Spark's the sentence, without the query's plan below it."""
+    text = str(error)
+    return text.splitlines()[0].rstrip(";") if text and type(error).__module__.startswith("pyspark.") else text
 
 
 def _place(error: Exception, file: str) -> str:

@@ -270,6 +270,20 @@ def test_a_script_that_raises_is_one_message(tmp_path: Path, text: str, message:
     assert "Traceback" in run_json(script, "--debug")[2]
 
 
+def test_an_error_of_sparks_is_one_line_too(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import holdfast as hf\nhf.session('x')\npipeline = hf.Pipeline('x', store='x')\n"
+        "pipeline.source('n', 'item string').select('nope')\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "holdfast.cli.main", "run", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
+    (line,) = done.stderr.splitlines()
+    assert done.returncode == 1 and line.startswith("holdfast: AnalysisException: ")
+    assert "`nope` cannot be resolved" in line and f"(at {script}:4)" in line
+
+
 def test_a_script_that_can_only_fail_again_is_not_started_again(tmp_path: Path) -> None:
     script = tmp_path / "script.py"
     script.write_text("import holdfast as hf\nhf.Pipeline('a b', store='x')")
