@@ -60,7 +60,12 @@ class Following:
 
     @property
     def ended_at(self) -> int | None:
-        """Where the stream ended last, None if it never did."""
+        """Where the stream ended last, None if it never did; a side stream ends with all stages that fill it."""
+        stages = {stage.name for stage in self.located.topology.stages}
+        fillers = [reader for reader in self._promisers if reader.stream in stages]
+        if fillers:
+            over = all(reader.ledger.ended(reader.stream) == _complete_end(reader) for reader in fillers)
+            return self.complete_to if over else None
         return self.reader.ledger.ended(self.stream)
 
     def check_kept(self, bucket: int, who: str) -> None:
