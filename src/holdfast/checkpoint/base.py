@@ -24,7 +24,7 @@ def life_of(state: UnitState) -> int:
 def base_of(state_path: str, life: int) -> str | None:
     """Return the snapshot that has all pages of this state file but those that changed since; None without one."""
     try:
-        with open(_note(state_path), encoding="utf-8") as file:
+        with open(_note(state_path), encoding="utf-8", errors="replace") as file:
             noted, _, path = file.read().partition(" ")
     except FileNotFoundError:
         return None

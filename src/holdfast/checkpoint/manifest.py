@@ -17,11 +17,16 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from holdfast.errors import SnapshotCorrupt
+from holdfast.errors import NameInvalid, SnapshotCorrupt
+from holdfast.log.store import validate_path
+from holdfast.model import NOT_DECODED
+from holdfast.state.layout import META_BYTES_MAX
 from holdfast.state.snapshot import SnapshotHead
 
 _MAGIC: Final = b"HFSNAP01"
 _CHECKSUM_BYTES: Final = 4
+WAVE_MAX: Final = 1 << 54
+"""What a record's header has room for."""
 Numbers = npt.NDArray[Any]
 
 
@@ -132,6 +137,31 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
         )
 
 
+def _check(manifest: Manifest) -> None:
+    """Raise `ValueError` where a manifest says what `of` never does: nothing that it names is believed before."""
+    places, head = manifest.places(), manifest.head
+    columns = (places.set_numbers, places.file_numbers, places.offsets, places.checksums)
+    if any(len(column) != len(places) for column in columns) or sum(head.pages) != len(places):
+        raise ValueError(
+            f"{sum(head.pages)} pages in its head and {[len(column) for column in columns]} in its columns"
+        )
+    for name in places.files:
+        validate_path(name)
+    if not (0 <= head.wave < WAVE_MAX and abs(head.bucket_end) < 1 << 63 and len(head.meta) <= META_BYTES_MAX):
+        raise ValueError(f"wave {head.wave}, bucket {head.bucket_end} and {len(head.meta)} bytes of meta")
+    if min([0, *head.pages, *head.tails]) < 0 or max([0, *head.tails]) >= 1 << 63:
+        raise ValueError(f"page counts {head.pages} and tails {head.tails}")
+    if not len(places):
+        return
+    if places.file_numbers.min() < 0 or places.file_numbers.max() >= len(places.files) or places.offsets.min() < 0:
+        raise ValueError("a page in a file that it does not name, or before the beginning of one")
+    if places.set_numbers.min() < 0 or places.logical.min() < 0:
+        raise ValueError("a page with a negative number")
+    keys = places.set_numbers.astype(np.int64) << 32 | places.logical
+    if not (keys[1:] > keys[:-1]).all():
+        raise ValueError("pages that are not in their order, or twice")
+
+
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(Manifest)
 
@@ -154,8 +184,10 @@ def decode(data: bytes, path: str) -> Manifest:
             "an older snapshot and more replay will serve"
         )
     try:
-        return _DECODER.decode(body)
-    except msgspec.MsgspecError as error:
+        manifest = _DECODER.decode(body)
+        _check(manifest)
+        return manifest
+    except (*NOT_DECODED, ValueError, NameInvalid) as error:
         raise SnapshotCorrupt(
             f"the manifest of snapshot {path} is not one that this holdfast reads ({error}); an older snapshot and "
             "more replay will serve, or the holdfast that wrote it"

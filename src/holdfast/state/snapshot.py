@@ -33,6 +33,7 @@ from holdfast.state.layout import (
     held_offset,
 )
 from holdfast.state.pages import PageFile
+from holdfast.state.soundness import tail_limit
 
 
 class SnapshotHead(msgspec.Struct, frozen=True):
@@ -212,6 +213,11 @@ def _make_tables(file: PageFile, head: SnapshotHead) -> dict[int, np.ndarray[tup
     file.reclaim()
     missing = {}
     for page_set, tail, pages in zip(truth, head.tails, head.pages, strict=True):
+        if not 0 <= tail <= tail_limit(page_set, pages):
+            raise SnapshotCorrupt(
+                f"a snapshot for {file.path} has {pages} pages of set {page_set.name} and the tail {tail}, which is "
+                "beyond them: use an older snapshot"
+            )
         file.require(pages)
         file.take_pages(page_set, pages, head.wave)
         file.words[page_set.super + S_TAIL] = tail
