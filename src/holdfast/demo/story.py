@@ -105,6 +105,8 @@ class Shops:
 def main(as_json: bool = False) -> int:
     """Run the demo; return 0 if nothing is lost, duplicated or different."""
     console = Console(stderr=as_json, highlight=False)
+    # Ended from outside, the demo takes its node and its folder with it.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     try:
         outcome = play(folder, console)
