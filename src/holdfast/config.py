@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import os
 import re
 from decimal import Decimal
 from typing import Final
@@ -74,6 +75,14 @@ def check_name(name: str, what: str) -> str:
             f"at most {NAME_LENGTH_MAX} characters"
         )
     return name
+
+
+def absolute(path: str, what: str = "path") -> str:
+    """Return a local path as absolute, and a URL as it is; `what` is named where it is neither."""
+    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
+        raise Misconfigured(f"{what} is {path!r} and must be the path of a folder, such as 'data/in'")
+    text = os.fspath(path)
+    return text if "://" in text else os.path.abspath(text)
 
 
 def _part_us(part: re.Match[str], text: str) -> Decimal:

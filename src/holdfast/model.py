@@ -221,3 +221,9 @@ def bucket_of(time_us: int, bucket_width_us: int) -> int:
 def bucket_start_us(bucket: int, bucket_width_us: int) -> int:
     """Return the first tuple_time of `bucket`."""
     return bucket * bucket_width_us
+
+
+def stamped(frame: Published, stamp_us: int, bucket_width_us: int) -> Published:
+    """Return a frame whose rows all have the tuple_time that its commit gives them."""
+    bucket = bucket_of(stamp_us, bucket_width_us)
+    return msgspec.structs.replace(frame, bucket_start=bucket, bucket_end=bucket + 1, stamp_us=stamp_us)

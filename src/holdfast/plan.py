@@ -163,18 +163,29 @@ class ProducerSource(msgspec.Struct, frozen=True, tag="producer"):
     size_bytes_max: int = 4 << 30
 
 
+class QuerySource(msgspec.Struct, frozen=True, tag="query"):
+    """Rows come from a Structured Streaming query, which the node's session runs."""
+
+    size_bytes_max: int = 4 << 30
+
+
 class Source(msgspec.Struct, frozen=True):
-    """A stream that enters the pipeline. `shard_by` are columns of it whose hash gives a row's shard (none: shard 0)."""
+    """A stream that enters the pipeline. The hash of its columns `shard_by` gives a row's shard (none: shard 0)."""
 
     name: str
     schema: bytes
-    origin: FilesSource | ProducerSource
+    origin: FilesSource | ProducerSource | QuerySource
     shard_by: list[str] = []
     tuple_time: str | None = None
     event_time: str | None = None
     late: OneOf["drop", "side"] = "drop"
     on_error: OneOf["stop", "reject"] = "stop"
     rejects_max: int = 1000
+
+    @property
+    def has_own_writer(self) -> bool:
+        """Whether somebody with a journal of their own logs the rows, and the node follows."""
+        return isinstance(self.origin, ProducerSource | QuerySource)
 
 
 class ParquetSink(msgspec.Struct, frozen=True, tag="parquet"):

@@ -42,7 +42,7 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.scheduling import Scheduler
 from holdfast.node.situation import Situation, SlotState, Ticket
 from holdfast.node.units import Phase, Step, Unit, assign
-from holdfast.plan import ConsoleSink, FilesSource, ProducerSource, Stage, Topology
+from holdfast.plan import ConsoleSink, FilesSource, Stage, Topology
 
 FAILURES_SAID_EVERY = 10
 BACKOFF_FIRST_US = 50_000
@@ -130,7 +130,7 @@ class NodeDecider:
                 delivery.resume(position.intended)
             here.deliveries[sink.name] = delivery
         if here.options.available_now:
-            produced = [each.name for each in here.topology.sources if isinstance(each.origin, ProducerSource)]
+            produced = [each.name for each in here.topology.sources if each.has_own_writer]
             here.note_what_is_there(name for name in produced if name not in unread)
 
     def _open_unit(self, stage: str, shard: int) -> Unit:

@@ -1,8 +1,8 @@
 """Sinks: which buckets go out next, under which name, and how often.
 
 Invariants:
-    * What goes out, and its name, is in the journal before a byte of it is written; after a crash the same buckets go out
-      under the same name. So a sink that writes a name at most once puts every row out exactly once.
+    * What goes out, and its name, is in the journal before a byte of it is written; after a crash the same buckets go
+      out under the same name. So a sink that writes a name at most once puts every row out exactly once.
     * A range is delivered only when every unit of the stream has committed it.
 """
 

@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 
 from holdfast.errors import BadRow
 from holdfast.log.ledger import NO_BOUNDARY
-from holdfast.model import Advanced, FileLogged, JournalItem, Published, bucket_of
+from holdfast.model import Advanced, FileLogged, JournalItem, Published, bucket_of, stamped
 from holdfast.node.events import ChunkFound
 from holdfast.node.messages import Ingested, IngestWork
 from holdfast.plan import Source
-
 
 
 @dataclass(slots=True)
@@ -106,8 +105,7 @@ class Intake:
     def _stamped(self, result: Ingested, now_us: int) -> list[Published]:
         if self.source.tuple_time is None:
             self.boundary_us = max(now_us, self.boundary_us)
-            bucket = bucket_of(self.boundary_us, self.bucket_width_us)
-            return [_stamp(frame, self.boundary_us, bucket) for frame in result.published]
+            return [stamped(frame, self.boundary_us, self.bucket_width_us) for frame in result.published]
         if result.tuple_time_min_us is not None and result.tuple_time_max_us is not None:
             if result.tuple_time_min_us < self.boundary_us:
                 raise BadRow(
@@ -122,17 +120,3 @@ class Intake:
     def _advance(self, boundary_us: int) -> Advanced:
         self.boundary_us = max(self.boundary_us, boundary_us)
         return Advanced(self.source.name, self.boundary_us, self.event_time_max_us)
-
-
-def _stamp(frame: Published, stamp_us: int, bucket: int) -> Published:
-    return Published(
-        frame.stream,
-        frame.shard,
-        bucket,
-        bucket + 1,
-        frame.rows,
-        frame.frame,
-        stamp_us,
-        frame.kind,
-        frame.event_time_max_us,
-    )

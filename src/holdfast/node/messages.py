@@ -6,7 +6,7 @@ of the driver's memory, so a slot may be a thread, a process of this machine or 
 Invariants:
     * An order is complete: a slot that has never seen the pipeline can carry it out.
     * A receipt answers every piece of work of its order, in order. What failed has left nothing that anybody reads.
-    * Retrying an order with a higher attempt is always safe: state checks its bucket, segments are new, names are fixed.
+    * Doing an order again is always safe: state checks its bucket, segments are new, names are fixed.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ from holdfast.node.housekeeping import Housekeeping, chunk_found
 from holdfast.node.messages import RECEIPT_DECODER, Order
 from holdfast.node.options import NodeOptions
 from holdfast.node.progress import ProgressMeter
-from holdfast.plan import FilesSource, ProducerSource, Topology
+from holdfast.plan import FilesSource, Topology
 from holdfast.ports import Store
 
 _log = logging.getLogger("holdfast")
@@ -113,7 +113,7 @@ class NodeRunner:
         ledger = Ledger.deserialize(self._log.ledger.serialize())
         unread: set[str] = set()
         for source in self._topology.sources:
-            if isinstance(source.origin, ProducerSource) and source.name not in self._log.names:
+            if source.has_own_writer and source.name not in self._log.names:
                 reader = StreamReader(self._store, source.name)
                 reader.poll()
                 if reader.started:
@@ -122,7 +122,7 @@ class NodeRunner:
                     unread.add(source.name)
                 self._readers.append(reader)
         term = max(self._log.term.numbers.values())
-        producers = {source.name for source in self._topology.sources if isinstance(source.origin, ProducerSource)}
+        producers = {source.name for source in self._topology.sources if source.has_own_writer}
         adopted = frozenset(producers & set(self._log.names))
         return NodeDecider(
             self._topology,

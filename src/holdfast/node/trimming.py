@@ -1,10 +1,10 @@
 """Delete what nobody needs any more of the streams that a node writes.
 
 Guarantees:
-    * Nothing is deleted that a unit's replay, a sink, a named consumer or the time to retain needs; what goes is taken out of
-      the journal first.
-    * Whatever became of the journal is told, even where a file could not be deleted afterwards: a node that did not know
-      of it would order work on frames that are gone.
+    * Nothing is deleted that a unit's replay, a sink, a named consumer or the time to retain needs; what goes is taken
+      out of the journal first.
+    * Whatever became of the journal is told, even where a file could not be deleted afterwards: a node that did not
+      know of it would order work on frames that are gone.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 Invariants:
     * Only the transitions of `TRANSITIONS` happen; any other is our own bug and carries the unit's story.
-    * `bucket_memory` is what the state in memory is as of; `bucket_committed` what the journal says. Memory is behind while
-      a unit catches up, and ahead only between a wave's receipt and its commit.
+    * `bucket_memory` is what the state in memory is as of; `bucket_committed` what the journal says. Memory is behind
+      while a unit catches up, and ahead only between a wave's receipt and its commit.
     * A unit is in at most one order at a time.
 """
 
@@ -91,6 +91,6 @@ class Unit:
 
 
 def assign(shards: int, slots: list[int]) -> list[int]:
-    """Return the slot of each shard: ranges of neighbours, as even as can be, so that a slot reads one piece of a frame."""
+    """Return the slot of each shard: ranges of neighbours, as even as can be: a slot reads one piece of a frame."""
     assert slots, "units cannot be placed on no slots"
     return [slots[shard * len(slots) // shards] for shard in range(shards)]

@@ -6,12 +6,11 @@ Invariants:
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from holdfast import plan
-from holdfast.config import duration_us
+from holdfast.config import absolute, duration_us
 from holdfast.errors import Misconfigured
 from holdfast.pipeline.callsite import names_the_line
 
@@ -69,14 +68,6 @@ def console(rows: int = 20) -> plan.ConsoleSink:
     if type(rows) is not int or rows < 1:
         raise Misconfigured(f"rows of hf.console is {rows!r} and must be a whole number from 1")
     return plan.ConsoleSink(rows)
-
-
-def absolute(path: str, what: str = "path") -> str:
-    """Return a local path as absolute, and a URL as it is; `what` is named where it is neither."""
-    if not isinstance(path, (str, os.PathLike)) or not os.fspath(path):
-        raise Misconfigured(f"{what} is {path!r} and must be the path of a folder, such as 'data/in'")
-    text = os.fspath(path)
-    return text if "://" in text else os.path.abspath(text)
 
 
 def _texts(options: dict[str, object]) -> dict[str, str]:

@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from holdfast import plan
-from holdfast.config import check_name, duration_us
+from holdfast.config import absolute, check_name, duration_us
 from holdfast.errors import AlreadyExists, Misconfigured, UnsupportedQuery
 from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
-from holdfast.pipeline.endpoints import Files, absolute
+from holdfast.pipeline.endpoints import Files
 from holdfast.pipeline.lineage import SourceNode
 from holdfast.pipeline.stream import Stream, refuse_later
 

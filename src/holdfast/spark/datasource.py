@@ -30,7 +30,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from holdfast.config import duration_us
+from holdfast.config import absolute, duration_us
 from holdfast.connect.catalog import locate
 from holdfast.connect.following import Following, range_end
 from holdfast.connect.lease import LEASE_US, Lease, write_lease
@@ -41,7 +41,6 @@ from holdfast.log.frame import FrameHeader
 from holdfast.log.segment import read_frame, shard_rows
 from holdfast.log.store import open_store, validate_name
 from holdfast.model import FIRST_BUCKET, MANY_SHARDS, Published
-from holdfast.pipeline.endpoints import absolute
 from holdfast.plan import Source
 from holdfast.spark.types import struct_type
 

@@ -28,7 +28,7 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.runner import NodeRunner
 from holdfast.node.slot import SlotSetup
 from holdfast.node.state_folder import claim, state_folder
-from holdfast.plan import FilesSource, ParquetSink, ProducerSource, Topology
+from holdfast.plan import FilesSource, ParquetSink, Topology
 from holdfast.ports import Store
 from holdfast.spark.session import require
 from holdfast.spark.waves import Waves
@@ -77,7 +77,7 @@ def create(pipeline: Pipeline) -> tuple[Store, Catalog, list[Callable[..., Any]]
 def _open_log(store: Store, topology: Topology, available_now: bool) -> StreamLog:
     """Take the node's own streams and, to end them, those of producers that are gone."""
     own = own_streams(topology)
-    ownerless = [source.name for source in topology.sources if isinstance(source.origin, ProducerSource)]
+    ownerless = [source.name for source in topology.sources if source.has_own_writer]
     while True:
         names = [*own, *(ownerless if available_now else [])]
         try:
