@@ -35,7 +35,7 @@ def holdfast_log(*arguments: str) -> tuple[int, list[dict[str, Any]]]:
 
 
 def last_frame(store: Path, stream: str) -> FrameRef:
-    return show_frames(open_store(str(store)), stream)[-1].frame
+    return list(show_frames(open_store(str(store)), stream))[-1].frame
 
 
 def flip(store: Path, frame: FrameRef) -> None:

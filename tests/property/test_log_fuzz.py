@@ -7,7 +7,7 @@ frame, give other rows, or fail in another way.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import hypothesis.strategies as st
 import pytest
@@ -20,7 +20,8 @@ from holdfast.log.frame import FrameFault, FrameHeader, decode, decode_header, e
 from holdfast.log.journal import BEGUN, BLOCK_BYTES
 from holdfast.log.segment import read_batch
 from holdfast.log.stream_log import StreamLog, StreamReader
-from holdfast.model import FrameKind
+from holdfast.log.terms import TermRecord
+from holdfast.model import Entry, FrameKind
 from holdfast.testing.faulty_store import FaultyStore
 
 FRAMES = 40
@@ -95,6 +96,10 @@ def check_rows(store: FaultyStore, reader: StreamReader) -> None:
             assert frame.frame.segment in str(error) or isinstance(error, FileNotFoundError)
 
 
+def show(store: FaultyStore, term: TermRecord) -> Iterator[tuple[inspect.JournalShown, Iterator[tuple[Entry, bool]]]]:
+    return inspect.show_journal(store, term.journal)
+
+
 def read_everything(store: FaultyStore) -> None:
     reader = StreamReader(store.process("reader"), "north")
     try:
@@ -103,10 +108,10 @@ def read_everything(store: FaultyStore) -> None:
     except HoldfastError:
         pass
     for look in (
-        lambda: inspect.verify(store, ["north"]),
+        lambda: list(inspect.verify(store, ["north"])),
         lambda: inspect.show_streams(store),
-        lambda: [list(inspect.show_journal(store, record.journal)) for record in inspect.show_terms(store, "north")],
-        lambda: [inspect.show_segment(store, path, verify=True) for path in files_of(store) if path.endswith(".seg")],
+        lambda: [list(entries) for term in inspect.show_terms(store, "north") for _, entries in show(store, term)],
+        lambda: [list(inspect.show_segment(store, path, True)) for path in files_of(store) if path.endswith(".seg")],
     ):
         try:
             look()

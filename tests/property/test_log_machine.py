@@ -12,7 +12,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.log.frame import FrameHeader
 from holdfast.log.reconcile import segment_paths
 from holdfast.log.retention import Need, decide
-from holdfast.log.rewrite import rewrite
+from holdfast.log.rewrite import copy_frames, rewrite
 from holdfast.log.segment import SegmentWriter, read_batch
 from holdfast.log.stream_log import LogOptions, StreamLog, StreamReader
 from holdfast.model import Advanced, FrameKind, JournalItem, Published
@@ -93,6 +93,22 @@ class LogMachine(RuleBasedStateMachine):
             self.store.delete(path)
         if decision.rewrite:
             assert self.commit(list(rewrite(self.store, self.log.ledger, "s", decision.rewrite).moved))
+
+    @rule(data=st.data(), bytes_each=st.integers(1, 2000))
+    def rewrite_some_segments(self, data: st.DataObject, bytes_each: int) -> None:
+        """Whatever retention finds worth it: copies are frames like any other."""
+        uses = sorted(self.log.ledger.segment_uses("s"))
+        chosen = data.draw(st.lists(st.sampled_from(uses), unique=True)) if uses else []
+        frames = [f.frame for f in self.log.ledger.each_frame("s") if f.frame.segment in chosen]
+        copied = copy_frames(self.store, "s", [(ref, ref) for ref in frames], bytes_each)
+        if copied.moved:
+            assert self.commit(list(copied.moved))
+        assert len(copied.segments) <= len(frames)
+        for path in [] if self.writer_segment() in chosen else chosen:
+            self.store.delete(path)
+
+    def writer_segment(self) -> str:
+        return f"{self.writer.folder}/{self.log.ledger.segment_last('s').get(self.writer.folder, '')}"
 
     @rule(power=st.booleans())
     def die_and_come_back(self, power: bool) -> None:

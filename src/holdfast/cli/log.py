@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Any
+from itertools import islice
+from typing import Any, Final
 
 import click
 import msgspec
 
 from holdfast.cli.output import bytes_text, common_options, example, print_grid, print_json, print_message, time_text
 from holdfast.cli.stores import check_format, pipelines_in
-from holdfast.errors import Misconfigured
+from holdfast.errors import Misconfigured, SegmentCorrupt
 from holdfast.log import inspect
 from holdfast.log.reconcile import Damage
-from holdfast.model import FIRST_BUCKET, FrameKind
+from holdfast.model import FIRST_BUCKET, Entry, FrameKind
 from holdfast.ports import Store
+
+ROWS_AT_ONCE: Final = 1000
 
 
 @click.group("log", epilog=example("holdfast log show retail-store"))
@@ -62,8 +65,9 @@ def show(
         shown = [each for name in names if (each := inspect.show_stream(folder, name)) is not None]
         if as_json:
             for each in shown:
-                extra = {"frames_listed": inspect.show_frames(folder, each.stream)} if frames else {}
-                print_json({"pipeline": pipeline, **msgspec.structs.asdict(each), **extra})
+                print_json({"pipeline": pipeline, **msgspec.structs.asdict(each)})
+                for frame in inspect.show_frames(folder, each.stream) if frames else ():
+                    print_json(frame)
             continue
         _print_streams(pipeline, shown)
         for each in shown if frames else []:
@@ -93,22 +97,25 @@ def _print_streams(pipeline: str, shown: list[inspect.StreamShown]) -> None:
 
 
 def _print_frames(folder: Store, stream: str) -> None:
-    print_grid(
-        f"frames of {stream}",
-        ["kind", "shard", "buckets", "rows", "bytes", "segment", "offset"],
+    rows = (
         [
-            [
-                FrameKind(each.kind).name,
-                "many" if each.shard < 0 else str(each.shard),
-                f"[{each.bucket_start}, {each.bucket_end})",
-                each.rows,
-                each.frame.length,
-                each.frame.segment,
-                each.frame.offset,
-            ]
-            for each in inspect.show_frames(folder, stream)
-        ],
+            FrameKind(each.kind).name,
+            "many" if each.shard < 0 else str(each.shard),
+            f"[{each.bucket_start}, {each.bucket_end})",
+            each.rows,
+            each.frame.length,
+            each.frame.segment,
+            each.frame.offset,
+        ]
+        for each in inspect.show_frames(folder, stream)
     )
+    _print_long(f"frames of {stream}", ["kind", "shard", "buckets", "rows", "bytes", "segment", "offset"], rows)
+
+
+def _print_long(title: str, headings: list[str], rows: Iterator[list[Any]]) -> None:
+    """Print rows as they come, with the headings now and then: there may be more than fit in memory."""
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        print_grid(title, headings, some)
 
 
 def _show_file(store: str, segment: str | None, journal: str | None, as_json: bool) -> None:
@@ -118,50 +125,59 @@ def _show_file(store: str, segment: str | None, journal: str | None, as_json: bo
     check_format(folders)
     for folder in folders.values():
         if segment is not None and folder.exists(segment):
-            walked = inspect.show_segment(folder, segment, verify=True)
-            _print_segment(walked, as_json)
+            _print_segment(folder, segment, as_json)
             return
         if journal is not None and folder.list(journal):
-            for file in inspect.show_journal(folder, journal):
-                _print_journal(file, as_json)
+            for file, entries in inspect.show_journal(folder, journal):
+                _print_journal(file, entries, as_json)
             return
     raise Misconfigured(f"no pipeline of the store {store!r} has {path!r}. `holdfast log show --json` names the files.")
 
 
-def _print_segment(walked: inspect.SegmentShown, as_json: bool) -> None:
+def _print_segment(folder: Store, path: str, as_json: bool) -> None:
+    """Print a segment's frames, with JSON one a line, and at the end where and why bytes were no more frames."""
+    stopped = None
+    headings = ["offset", "bytes", "kind", "stream", "shard", "generation", "buckets", "rows"]
+    try:
+        frames = inspect.show_segment(folder, path, verify=True)
+        if as_json:
+            for each in frames:
+                print_json(each)
+        else:
+            _print_long(f"{path}, {bytes_text(folder.size(path))}", headings, map(_frame_row, frames))
+    except SegmentCorrupt as error:
+        stopped = str(error)
     if as_json:
-        print_json(walked)
-        return
-    print_grid(
-        f"{walked.path}, {bytes_text(walked.bytes)}",
-        ["offset", "bytes", "kind", "stream", "shard", "generation", "buckets", "rows"],
-        [
-            [
-                each.offset,
-                each.length,
-                each.kind,
-                each.stream,
-                "many" if each.shard < 0 else str(each.shard),
-                each.generation,
-                f"[{each.bucket_start}, {each.bucket_end})",
-                each.rows,
-            ]
-            for each in walked.frames
-        ],
-    )
-    if walked.stopped is not None:
-        click.echo(f"stopped: {walked.stopped}")
+        print_json({"path": path, "bytes": folder.size(path), "stopped": stopped})
+    elif stopped is not None:
+        click.echo(f"stopped: {stopped}")
 
 
-def _print_journal(file: inspect.JournalShown, as_json: bool) -> None:
+def _frame_row(each: inspect.FrameShown) -> list[Any]:
+    return [
+        each.offset,
+        each.length,
+        each.kind,
+        each.stream,
+        "many" if each.shard < 0 else str(each.shard),
+        each.generation,
+        f"[{each.bucket_start}, {each.bucket_end})",
+        each.rows,
+    ]
+
+
+def _print_journal(file: inspect.JournalShown, entries: Iterator[tuple[Entry, bool]], as_json: bool) -> None:
+    """Print a file of a journal and its entries, with JSON one a line."""
     if as_json:
         print_json(file)
-        return
-    click.echo(f"{file.path}: {bytes_text(file.bytes)}, streams {', '.join(file.names)}, mark at {file.mark}")
-    for entry in file.entries:
-        click.echo(f"  {entry.number}  " + "; ".join(map(_item_text, entry.items)))
-    for entry in file.entries_beyond_mark:
-        click.echo(f"  {entry.number}  (not visible) " + "; ".join(map(_item_text, entry.items)))
+    else:
+        click.echo(f"{file.path}: {bytes_text(file.bytes)}, streams {', '.join(file.names)}, mark at {file.mark}")
+    for entry, visible in entries:
+        if as_json:
+            print_json({"number": entry.number, "visible": visible, "items": entry.items})
+        else:
+            hidden = "" if visible else "(not visible) "
+            click.echo(f"  {entry.number}  {hidden}" + "; ".join(map(_item_text, entry.items)))
 
 
 def _item_text(item: Any) -> str:

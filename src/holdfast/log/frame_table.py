@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgspec
@@ -20,6 +20,7 @@ from holdfast.log.columns import Columns, Numbers, pack, unpack
 from holdfast.model import FrameRef, Published
 
 _NO_STAMP: Final = -(2**63)
+_AT_ONCE: Final = 4096
 _STORED: Final = 10
 _START, _END, _ROWS, _SEGMENT, _OFFSET, _LENGTH, _CRC, _STAMP, _KIND, _EVENT_TIME = range(_STORED)
 _HIGHEST_END: Final = _STORED
@@ -131,6 +132,12 @@ class FrameTable:
     def all(self) -> list[Published]:
         """Return every frame."""
         return self._frames(self._columns.view(), slice(None))
+
+    def each(self) -> Iterator[Published]:
+        """Yield every frame, a few at a time: there may be more than would fit as objects."""
+        numbers = self._columns.view()
+        for first in range(0, numbers.shape[1], _AT_ONCE):
+            yield from self._frames(numbers, slice(first, first + _AT_ONCE))
 
     def last(self) -> Published | None:
         """Return the frame that was committed last."""

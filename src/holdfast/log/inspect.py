@@ -1,13 +1,16 @@
 """What `holdfast log show`, `verify` and `repair` print, as plain data.
 
-Looking takes no term and no lock, and changes nothing; it may be done while the streams are written.
+Looking takes no term and no lock, and changes nothing; it may be done while the streams are written. What there may be
+much of is yielded piece by piece: a log of any size is looked through in little memory.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import msgspec
 
-from holdfast.errors import SegmentCorrupt, StoreUnfit
+from holdfast.errors import StoreUnfit
 from holdfast.log.journal import JournalReader, journal_numbers
 from holdfast.log.ledger import NO_BOUNDARY, Ledger
 from holdfast.log.reconcile import segment_paths
@@ -59,25 +62,14 @@ class FrameShown(msgspec.Struct, frozen=True):
     rows: int
 
 
-class SegmentShown(msgspec.Struct, frozen=True):
-    """A segment walked from its beginning; `stopped` says where and why bytes are no more frames."""
-
-    path: str
-    bytes: int
-    frames: list[FrameShown]
-    stopped: str | None
-
-
 class JournalShown(msgspec.Struct, frozen=True):
-    """One file of a journal: visible entries, and whole ones beyond the mark."""
+    """One file of a journal."""
 
     path: str
     bytes: int
     mark: int
     entry_first: int
     names: list[str]
-    entries: list[Entry]
-    entries_beyond_mark: list[Entry]
 
 
 def show_streams(store: Store) -> list[StreamShown]:
@@ -92,8 +84,12 @@ def show_stream(store: Store, stream: str) -> StreamShown | None:
         return None
     record = read_term(store, stream, newest)
     ledger = read_ledger(store, stream)
-    frames = ledger.all_frames(stream)
-    data = [frame for frame in frames if frame.kind == FrameKind.DATA]
+    uses = ledger.segment_uses(stream).values()
+    frames, rows, bucket_first = 0, 0, None
+    for frame in ledger.each_frame(stream):
+        frames += 1
+        rows += frame.rows if frame.kind == FrameKind.DATA else 0
+        bucket_first = frame.bucket_start if bucket_first is None else min(bucket_first, frame.bucket_start)
     boundary_us = ledger.boundary_us(stream)
     return StreamShown(
         stream=stream,
@@ -102,11 +98,11 @@ def show_stream(store: Store, stream: str) -> StreamShown | None:
         host=record.host,
         pid=record.pid,
         journal=record.journal,
-        frames=len(frames),
-        rows=sum(frame.rows for frame in data),
+        frames=frames,
+        rows=rows,
         bytes=ledger.size_bytes(stream),
-        bucket_first=min((frame.bucket_start for frame in frames), default=None),
-        bucket_end=max((frame.bucket_end for frame in frames), default=None),
+        bucket_first=bucket_first,
+        bucket_end=max((use.bucket_end for use in uses), default=None),
         boundary_us=None if boundary_us == NO_BOUNDARY else boundary_us,
         units=len(ledger.units(stream)),
         trimmed_before=ledger.trimmed_before(stream),
@@ -119,52 +115,48 @@ def show_terms(store: Store, stream: str) -> list[TermRecord]:
     return [read_term(store, stream, number) for number in standing(store, stream).numbers]
 
 
-def show_frames(store: Store, stream: str) -> list[Published]:
-    """Return the committed frames of a stream."""
-    return read_ledger(store, stream).all_frames(stream)
+def show_frames(store: Store, stream: str) -> Iterator[Published]:
+    """Yield the committed frames of a stream."""
+    return read_ledger(store, stream).each_frame(stream)
 
 
-def show_segment(store: Store, path: str, verify: bool = False) -> SegmentShown:
-    """Return the frames of a segment by their headers, with `verify` by every byte."""
-    frames: list[FrameShown] = []
-    stopped = None
-    try:
-        for found in walk(store, validate_path(path), verify=verify):
-            header, ref = found.header, found.ref
-            frames.append(
-                FrameShown(
-                    offset=ref.offset,
-                    length=ref.length,
-                    kind=_KIND_NAMES.get(header.kind, str(header.kind)),
-                    stream=header.stream,
-                    shard=header.shard,
-                    generation=header.generation,
-                    bucket_start=header.bucket_start,
-                    bucket_end=header.bucket_end,
-                    rows=header.rows,
-                )
-            )
-    except SegmentCorrupt as error:
-        stopped = str(error)
-    return SegmentShown(path, store.size(path), frames, stopped)
+def show_segment(store: Store, path: str, verify: bool = False) -> Iterator[FrameShown]:
+    """Yield the frames of a segment by their headers, with `verify` by every byte.
+
+    Where bytes are no more frames `SegmentCorrupt` says so; behind the committed end that is normal.
+    """
+    for found in walk(store, validate_path(path), verify=verify):
+        header, ref = found.header, found.ref
+        yield FrameShown(
+            offset=ref.offset,
+            length=ref.length,
+            kind=_KIND_NAMES.get(header.kind, str(header.kind)),
+            stream=header.stream,
+            shard=header.shard,
+            generation=header.generation,
+            bucket_start=header.bucket_start,
+            bucket_end=header.bucket_end,
+            rows=header.rows,
+        )
 
 
-def show_journal(store: Store, journal: str) -> list[JournalShown]:
-    """Return the files of a journal that have a head, the oldest first."""
-    shown = []
+def show_journal(store: Store, journal: str) -> Iterator[tuple[JournalShown, Iterator[tuple[Entry, bool]]]]:
+    """Yield the files of a journal that have a head, the oldest first, each with its entries and which are visible."""
     for number in journal_numbers(store, validate_path(journal)):
         reader = JournalReader(store, journal, number)
         fields = reader.fields()
         if fields is None or reader.head(beyond_mark=True) is None:
             continue
-        entries = reader.next_entries()
-        beyond = reader.next_entries(beyond_mark=True)
-        shown.append(
-            JournalShown(
-                reader.path, store.size(reader.path), reader.mark(), fields.entry_first, fields.names, entries, beyond
-            )
-        )
-    return shown
+        size_bytes, mark = store.size(reader.path), reader.mark()
+        yield JournalShown(reader.path, size_bytes, mark, fields.entry_first, fields.names), _entries(reader)
+
+
+def _entries(reader: JournalReader) -> Iterator[tuple[Entry, bool]]:
+    """Yield visible entries, then whole ones beyond the mark."""
+    for entry in reader.entries():
+        yield entry, True
+    for entry in reader.entries(beyond_mark=True):
+        yield entry, False
 
 
 def read_ledger(store: Store, stream: str) -> Ledger:
@@ -177,14 +169,14 @@ def read_ledger(store: Store, stream: str) -> Ledger:
         reader.close()
 
 
-def verify(store: Store, streams: list[str] | None = None) -> list[Verified]:
-    """Read every committed frame of the streams (None: of all), and return what is damaged, stream by stream."""
-    return [verify_ledger(store, read_ledger(store, name), [name]) for name in streams or store.list("terms")]
+def verify(store: Store, streams: list[str] | None = None) -> Iterator[Verified]:
+    """Read every committed frame of the streams (None: of all), and yield what is damaged, stream by stream."""
+    for name in streams or store.list("terms"):
+        yield verify_ledger(store, read_ledger(store, name), [name])
 
 
-def repair(store: Store, streams: list[str], now_us: int) -> list[Repaired]:
-    """Mend streams that nobody writes now; `StreamTaken` where somebody does."""
-    results = []
+def repair(store: Store, streams: list[str], now_us: int) -> Iterator[Repaired]:
+    """Mend streams that nobody writes now, one after the other; `StreamTaken` where somebody does."""
     for name in streams:
         ledger = read_ledger(store, name)
         if standing(store, name).newest is None:
@@ -193,5 +185,4 @@ def repair(store: Store, streams: list[str], now_us: int) -> list[Repaired]:
         with StreamLog.open(
             store, [name], "repair", shards=ledger.shards, bucket_width_us=ledger.bucket_width_us, options=options
         ) as log:
-            results.append(repair_log(store, log, now_us))
-    return results
+            yield repair_log(store, log, now_us)

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -221,22 +221,24 @@ class JournalReader:
 
         With `entry_end` those from that number on are left alone.
         """
+        return list(self.entries(beyond_mark, entry_end))
+
+    def entries(self, beyond_mark: bool = False, entry_end: int | None = None) -> Iterator[Entry]:
+        """Yield what `next_entries` returns."""
         mark = self.mark()
         end = self._store.size(self.path) if beyond_mark else mark
         if end <= self._offset:
-            return []
+            return
         data = self._store.read(self.path, 0, end)
-        entries: list[Entry] = []
         while (payload := self._payload(data, self._offset, mark)) is not None:
             try:
                 entry = _entry_decoder.decode(payload)
             except NOT_DECODED as error:
                 raise self._corrupt(self._offset, "an entry that this version knows", str(error)) from error
             if entry_end is not None and entry.number >= entry_end:
-                break
-            entries.append(entry)
+                return
             self._offset += _RECORD.size + payload.nbytes
-        return entries
+            yield entry
 
     def skip_to(self, offset: int) -> None:
         """Go back (or on) to an offset that `offset` returned."""

@@ -10,7 +10,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Final
 
 import msgspec
@@ -329,8 +329,13 @@ class Ledger:
 
     def all_frames(self, stream: str) -> list[Published]:
         """Return all frames of a stream, of every kind, shard after shard."""
+        return list(self.each_frame(stream))
+
+    def each_frame(self, stream: str) -> Iterator[Published]:
+        """Yield what `all_frames` returns, without making it all at once."""
         state = self._streams.get(stream)
-        return [f for _, frames in sorted(state.shards.items()) for f in frames.all()] if state else []
+        for _, frames in sorted(state.shards.items()) if state is not None else ():
+            yield from frames.each()
 
     def last_frame(self, stream: str, shard: int) -> Published | None:
         """Return the newest frame of a shard."""

@@ -79,7 +79,7 @@ def reconcile(store: Store, ledger: Ledger, streams: Collection[str]) -> Reconci
 
 
 def _missing(ledger: Ledger, stream: str, short: Collection[str], sizes: dict[str, int]) -> Iterator[Damage]:
-    for published in ledger.all_frames(stream):
+    for published in ledger.each_frame(stream):
         ref = published.frame
         if ref.segment in short and ref.offset + ref.length > sizes.get(ref.segment, -1):
             found = f"{sizes[ref.segment]} bytes" if ref.segment in sizes else "no such file"

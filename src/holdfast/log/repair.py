@@ -7,7 +7,8 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -46,7 +47,7 @@ def verify(store: Store, ledger: Ledger, streams: Collection[str]) -> Verified:
     damaged: list[Damage] = []
     frames = bytes_read = 0
     for stream in streams:
-        for published in ledger.all_frames(stream):
+        for published in ledger.each_frame(stream):
             frames += 1
             bytes_read += published.frame.length
             try:
@@ -109,15 +110,10 @@ def cut_tails(store: Store, ledger: Ledger, streams: Collection[str]) -> int:
     return cut
 
 
-def _readable(store: Store, path: str) -> list[FoundFrame]:
-    """Return the frames of a segment up to the first whose header is damaged."""
-    frames: list[FoundFrame] = []
-    try:
-        for frame in walk(store, path):
-            frames.append(frame)
-    except (HoldfastError, FileNotFoundError):
-        pass
-    return frames
+def _readable(store: Store, path: str) -> Iterator[FoundFrame]:
+    """Yield the frames of a segment up to the first whose header is damaged."""
+    with contextlib.suppress(HoldfastError, FileNotFoundError):
+        yield from walk(store, path)
 
 
 def _commit(log: StreamLog, items: Sequence[JournalItem]) -> None:

@@ -1,4 +1,4 @@
-"""Copy the live frames of segments to a new one, so that the old ones can go.
+"""Copy the live frames of segments to new ones, so that the old ones can go.
 
 Invariants:
     * A frame is copied byte for byte: the copy has the checksum that was committed, and was verified on its way.
@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.log.ledger import Ledger
-from holdfast.log.segment import SUFFIX, read_bytes, segment_number
+from holdfast.log.segment import SEGMENT_BYTES, SUFFIX, read_bytes, segment_number
 from holdfast.log.store import validate_name
 from holdfast.model import FrameRef, Moved
 from holdfast.ports import AppendFile, Store
@@ -26,7 +26,7 @@ class Rewritten(msgspec.Struct, frozen=True):
     """The items to commit; afterwards the old segments hold nothing."""
 
     moved: list[Moved]
-    segment: str | None
+    segments: list[str]
     bytes: int
 
 
@@ -43,34 +43,47 @@ def create_rewritten(store: Store, stream: str) -> AppendFile:
 
 
 def rewrite(store: Store, ledger: Ledger, stream: str, segments: Collection[str]) -> Rewritten:
-    """Copy the frames that `stream` has in `segments` to one new segment, and return the items that say so.
+    """Copy the frames that `stream` has in `segments` to new ones, and return the items that say so.
 
     Raises `SegmentCorrupt` where a frame is damaged: nothing is moved then, and nothing was deleted.
     """
-    refs = [published.frame for published in ledger.all_frames(stream) if published.frame.segment in segments]
+    refs = [published.frame for published in ledger.each_frame(stream) if published.frame.segment in segments]
     if not refs:
-        return Rewritten([], None, 0)
+        return Rewritten([], [], 0)
     return copy_frames(store, stream, [(ref, ref) for ref in sorted(refs, key=lambda ref: (ref.segment, ref.offset))])
 
 
-def copy_frames(store: Store, stream: str, frames: Collection[tuple[FrameRef, FrameRef]]) -> Rewritten:
-    """Copy frames, each given as (what is committed, where its bytes are), to one new segment and sync it."""
-    file = create_rewritten(store, stream)
+def copy_frames(
+    store: Store, stream: str, frames: Collection[tuple[FrameRef, FrameRef]], segment_bytes: int = SEGMENT_BYTES
+) -> Rewritten:
+    """Copy frames, each given as (what is committed, where its bytes are), to new segments and sync them."""
     moved: list[Moved] = []
+    segments: list[str] = []
+    file: AppendFile | None = None
     try:
         for committed, source in frames:
+            if file is None or file.size >= segment_bytes:
+                _finish(file)
+                file = create_rewritten(store, stream)
+                segments.append(file.path)
             data = read_bytes(store, source)
             offset = file.append([data])
-            moved.append(
-                Moved(stream, committed, FrameRef(file.path, offset, data.nbytes, committed.crc or source.crc))
-            )
-        file.sync()
+            crc = committed.crc or source.crc
+            moved.append(Moved(stream, committed, FrameRef(file.path, offset, data.nbytes, crc)))
+        _finish(file)
         for item in moved:
             # What the disk gives back is what counts, not what it was given.
             read_bytes(store, item.new)
     except (HoldfastError, OSError):
-        file.close()
-        store.delete(file.path)
+        if file is not None:
+            file.close()
+        for path in segments:
+            store.delete(path)
         raise
-    file.close()
-    return Rewritten(moved, file.path, sum(item.new.length for item in moved))
+    return Rewritten(moved, segments, sum(item.new.length for item in moved))
+
+
+def _finish(file: AppendFile | None) -> None:
+    if file is not None:
+        file.sync()
+        file.close()

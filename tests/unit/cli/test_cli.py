@@ -164,13 +164,15 @@ def test_status_shows_streams_consumers_and_sinks(url: str, capsys: pytest.Captu
 
 def test_log_shows_frames_segments_and_journals(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "show", url, "--frames", "--json"]) == 0
-    (north,) = lines(capsys)
+    north, frame = lines(capsys)
     assert (north["stream"], north["rows"], north["frames"]) == ("north", 5, 1)
-    segment = north["frames_listed"][0]["frame"]["segment"]
+    segment = frame["frame"]["segment"]
     assert main(["log", "show", url, "--segment", segment, "--json"]) == 0
-    assert [each["rows"] for each in lines(capsys)[0]["frames"]] == [5]
+    shown, end = lines(capsys)
+    assert shown["rows"] == 5 and end["stopped"] is None
     assert main(["log", "show", url, "--journal", north["journal"], "--json"]) == 0
-    assert lines(capsys)[0]["entries"]
+    file, *entries = lines(capsys)
+    assert file["names"] == ["north"] and [entry["number"] for entry in entries] == list(range(len(entries))) != []
     for arguments in (["--frames"], ["--segment", segment], ["--journal", north["journal"]]):
         assert main(["log", "show", url, *arguments]) == 0
         assert capsys.readouterr().out
