@@ -111,7 +111,7 @@ def test_a_producer_goes_on_after_a_frame_of_its_stream_was_damaged(tmp_path: Pa
         node = arena.start("count")
         with Producer(arena.store, "sent", wait="120 seconds") as producer:
             producer.send(piece(22, 0, 0))
-        node.stop()
+        node.kill()
         flip(store, last_frame(store, "sent"))
         with Producer(arena.store, "sent") as producer:
             producer.send(piece(22, 0, 1))

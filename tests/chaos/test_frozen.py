@@ -41,6 +41,8 @@ def test_a_frozen_worker_is_abandoned(tmp_path: Path, kind: str, seed: int, wake
                         # They go on where they stood, beside whoever has their work now.
                         node.signal_all(frozen, signal.SIGCONT)
                     arena.wait_for_rows(consumer, node)
+            # The end does not wait for a worker that hangs longer than a wave does.
+            node.signal_all(node.workers(), signal.SIGSTOP)
             node.stop()
             feed.finish()
         finally:

@@ -45,7 +45,7 @@ class LogOptions(msgspec.Struct, frozen=True):
     journal_bytes: int = JOURNAL_BYTES
     commit_thread: bool = True
     check_segments: bool = True
-    """Refuse to open where a frame is missing; repair does without."""
+    """Refuse to open where a frame is missing, and delete what nothing names; repair does neither: it needs copies."""
 
 
 class _Waiting(msgspec.Struct, frozen=True):
@@ -78,7 +78,7 @@ class StreamLog:
         self._closed = False
         self._thread: threading.Thread | None = None
         self.reconciled = found
-        """What opening found beside the named frames; orphans were deleted."""
+        """What opening found beside the named frames; orphans were deleted, except for repair."""
         self._folders_closed = set(found.folders)
 
     @classmethod
@@ -332,7 +332,7 @@ class StreamLog:
     def _clear(self) -> None:
         """Delete what the new head makes useless; what cannot be deleted now is found again by the next opening."""
         with contextlib.suppress(StoreUnavailable):
-            for path in self.reconciled.orphans:
+            for path in self.reconciled.orphans if self._options.check_segments else ():
                 self._store.delete(path)
             clear_terms(self._store, self._term)
 

@@ -58,14 +58,20 @@ class Housekeeping:
         retain_buckets = options.retain_us // topology.bucket_width_us
         self._trimmer = StreamTrimmer(store, log, retain_buckets, lambda items: put(events.ItemsRead(items)))
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="holdfast-housekeeping")
+        self._waiting: set[str] = set()
+        """What is asked for again and again: once it waits for its turn, asking more often adds nothing."""
 
     def submit(self, errand: Errand) -> None:
-        self._pool.submit(self._do, errand)
+        name = _repeated(errand)
+        if name not in self._waiting:
+            self._waiting.update([] if name is None else [name])
+            self._pool.submit(self._do, errand)
 
     def close(self) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
 
     def _do(self, errand: Errand) -> None:
+        self._waiting.discard(_repeated(errand) or "")
         try:
             match errand:
                 case events.LookForSnapshot():
@@ -120,6 +126,17 @@ class Housekeeping:
                 if kept:
                     newest = max(snapshot.bucket_end for snapshot in kept)
                     remove_unneeded(self._store, stage.name, shard, [snapshot.path for snapshot in kept], newest)
+
+
+def _repeated(errand: Errand) -> str | None:
+    """Return the name of an errand that the node repeats until it is answered; None for one that it asks for once."""
+    match errand:
+        case events.LookForSnapshot():
+            return errand.path
+        case events.Trim():
+            return "trim"
+        case _:
+            return None
 
 
 def _not_displayed(wanted: events.DisplayRows, error: Exception) -> PipelineFailed:
