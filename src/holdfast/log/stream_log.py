@@ -326,12 +326,13 @@ class StreamLog:
                 f"{journal_path(self._term.journal, number)} could not be written: {error}"
             ) from error
         # The file before stays: a reader that is a little behind reads its end.
-        with contextlib.suppress(StoreUnavailable):
+        # It may be gone in part, or not at all: the new file is whole, and the next roll-over clears again.
+        with contextlib.suppress(HoldfastError, OSError):
             clear_journals(self._store, self._term.journal, before=old)
 
     def _clear(self) -> None:
         """Delete what the new head makes useless; what cannot be deleted now is found again by the next opening."""
-        with contextlib.suppress(StoreUnavailable):
+        with contextlib.suppress(HoldfastError, OSError):
             for path in self.reconciled.orphans if self._options.check_segments else ():
                 self._store.delete(path)
             clear_terms(self._store, self._term)

@@ -311,3 +311,21 @@ def test_a_refused_entry_leaves_no_trace_among_those_that_are_queued_with_it() -
     unit = log.ledger.unit("averages", 0)
     assert unit is not None and unit.bucket_end == 7 and log.ledger.promised("north")[0] == 600
     log.close()
+
+
+def test_old_files_that_cannot_be_deleted_do_not_stop_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = FaultyStore()
+    log = open_log(store)
+
+    def refuse(path: str) -> None:
+        raise StoreUnfit(f"deleting {path} failed: not permitted")
+
+    monkeypatch.setattr(store, "delete", refuse)
+    for number in range(400):
+        committed = log.commit([Advanced("north", number)])
+        log.flush()
+        assert committed.exception() is None
+    assert log.failure is None and len(journal_numbers(store, log.term.journal)) > 3
+    log.close()
+    with open_log(store, "after") as after:
+        assert after.ledger.promised("north")[0] == 399
