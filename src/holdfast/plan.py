@@ -221,5 +221,8 @@ class Topology(msgspec.Struct, frozen=True):
     session_time_zone: str = "UTC"
 
 
+REJECTS = ".rejects"
+"""What follows the name of a stream in that of its rejected rows."""
+
 REJECTS_COLUMNS = ("reason", "origin", "row")
 """All strings: why, where (file and row, or stream, shard, bucket and position), and the row as JSON text."""

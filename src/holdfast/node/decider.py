@@ -11,12 +11,12 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.errors import BadRow
 from holdfast.log.ledger import Ledger, stream_of
-from holdfast.model import FIRST_BUCKET, Ended, JournalItem, Reported, SnapshotVerified, UnitCommitted
+from holdfast.model import FIRST_BUCKET, Ended, JournalItem, Published, Reported, SnapshotVerified, UnitCommitted
 from holdfast.node import events
 from holdfast.node.delivery import Delivery, DeliveryPhase, DeliveryStep
 from holdfast.node.intake import Intake
@@ -42,7 +42,7 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.scheduling import Scheduler
 from holdfast.node.situation import Situation, SlotState, Ticket
 from holdfast.node.units import Phase, Step, Unit, assign
-from holdfast.plan import ConsoleSink, FilesSource, Stage, Topology
+from holdfast.plan import REJECTS, ConsoleSink, FilesSource, Stage, Topology
 
 FAILURES_SAID_EVERY = 10
 BACKOFF_FIRST_US = 50_000
@@ -279,6 +279,8 @@ class NodeDecider:
                 ticket.items += [*done.published, self._position(work, unit, ordered, done)]
         rows = sum(done.rows_in for done in result.units)
         self._scheduler.learn_rate(work.stage, rows, result.seconds.get("total", 0.0))
+        if self._rejects_too_many(ticket.items):
+            return
         if ticket.items:
             self._commit(ticket.items, ticket)
             return
@@ -314,21 +316,31 @@ class NodeDecider:
         self._send_on(unit)
 
     def _ingested(self, result: Ingested) -> None:
-        intake = self.situation.intakes[result.source]
         try:
-            items = intake.arrived(result, self.situation.now_us)
+            items = self.situation.intakes[result.source].arrived(result, self.situation.now_us)
         except BadRow as error:
             self._finish_with("BadRow", str(error))
             return
-        if intake.rejects > intake.source.rejects_max:
-            self._finish_with(
-                "BadRow",
-                f"source {result.source!r} has rejected {intake.rejects} rows, the last of them in {result.path}; "
-                f"at most {intake.source.rejects_max} are allowed. Those of earlier chunks are in the stream "
-                f"{result.source + '.rejects'!r} with their reasons; mend the files, or raise rejects_max",
-            )
-            return
-        self._commit(items)
+        if not self._rejects_too_many(items):
+            self._commit(items)
+
+    def _rejects_too_many(self, items: Sequence[JournalItem]) -> bool:
+        """Count the rejected rows; where a source has more than it may, end before these are committed."""
+        for item in items:
+            if not isinstance(item, Published) or not item.stream.endswith(REJECTS):
+                continue
+            name = item.stream.removesuffix(REJECTS)
+            count = self.situation.rejected[name] = self.situation.rejected.get(name, 0) + item.rows
+            limit = next((each.rejects_max for each in self.situation.topology.sources if each.name == name), count)
+            if count > limit:
+                self._finish_with(
+                    "BadRow",
+                    f"{count:,} rows of source {name!r} were rejected, at most {limit:,} are allowed. The first of "
+                    f"them are in the stream {item.stream!r} with their reasons. Nothing is lost: mend the rows or the "
+                    "steps, or raise rejects_max, and start again",
+                )
+                return True
+        return False
 
     def _state_absent(self, work: Work, result: StateAbsent) -> None:
         """One unit's state is not there; nothing of the work was done, so its other units are ready as before."""

@@ -35,7 +35,6 @@ class Intake:
     next_commit: int = 0
     looks: int = 0
     settled: bool = False
-    rejects: int = 0
 
     def looked(self, at_us: int, chunks: list[ChunkFound], settled: bool) -> list[JournalItem]:
         """Take what was found; return the boundary that the look allows."""
@@ -96,7 +95,6 @@ class Intake:
             result.row_end,
             result.last,
         )
-        self.rejects += result.rejects
         for frame in published:
             if frame.stream == self.source.name:
                 self.event_time_max_us = max(self.event_time_max_us, frame.event_time_max_us)

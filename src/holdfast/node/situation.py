@@ -55,6 +55,8 @@ class Situation:
     intakes: dict[str, Intake] = field(default_factory=dict)
     deliveries: dict[str, Delivery] = field(default_factory=dict)
     tickets: dict[int, Ticket] = field(default_factory=dict)
+    rejected: dict[str, int] = field(default_factory=dict)
+    """Rows of each source that were rejected in this run, when they were read or in a step."""
     bucket_there: dict[str, int] = field(default_factory=dict)
     """With `available_now`: the end of each source's last bucket with rows; of a producer's, when the node started."""
     bumped: bool = False
@@ -79,6 +81,9 @@ class Situation:
         if ending is not None and ending > FIRST_BUCKET and committed != ending:
             # It is on its way into the journal; no wave may pass it before.
             return min(target, ending) - 1
+        if committed is not None and not self.had_rows(stage, committed):
+            # Nothing came since an earlier run: what it ended stays ended where it did.
+            return min(target, committed)
         return target if committed == target else target - 1
 
     def stream_end(self, stream: str) -> int:

@@ -24,9 +24,7 @@ from holdfast.node.slot_context import SlotContext
 from holdfast.operators.bucket_table import bucket_table, microseconds
 from holdfast.operators.phases import Phases
 from holdfast.operators.sharding import sort_by_shard
-from holdfast.plan import ParquetSink, Source
-
-REJECTS = ".rejects"
+from holdfast.plan import REJECTS, ParquetSink, Source
 
 
 def ingest(context: SlotContext, work: IngestWork) -> Ingested:
@@ -41,7 +39,7 @@ def ingest(context: SlotContext, work: IngestWork) -> Ingested:
     published: list[Published] = []
     times: tuple[int | None, int | None] = (None, None)
     if batch.num_rows:
-        frame, times = _append_rows(context, source, batch, phases)
+        frame, times = append_rows(context, source, batch, phases)
         published.append(frame)
     if result.rejects.num_rows:
         published.append(_append_rejects(context, source, result.rejects, times))
@@ -71,9 +69,10 @@ def _one_batch(result: ReadResult, source: Source) -> pa.RecordBatch:
     return batches[0] if batches else pa.RecordBatch.from_pylist([], schema)
 
 
-def _append_rows(
+def append_rows(
     context: SlotContext, source: Source, batch: pa.RecordBatch, phases: Phases
 ) -> tuple[Published, tuple[int | None, int | None]]:
+    """Append rows to the source's stream as one frame; return it, and its lowest and highest tuple_time."""
     width_us = context.topology.bucket_width_us
     newest = event_time_max_us(batch, source.event_time)
     table = bucket_table(batch, source.tuple_time, source.event_time, width_us)

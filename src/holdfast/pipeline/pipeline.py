@@ -8,6 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 from holdfast import plan
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 SHARDS_MAX: Final = 4096
 BUCKET_MIN_US: Final = 1_000
 _DIALS: Final = ("available", "checkpoint", "recover", "precise", "priority")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """A streaming DataFrame that feeds a source, and whether it may take over another one's stream."""
+
+    frame: DataFrame
+    adopt: bool
 
 
 class Pipeline:
@@ -59,6 +68,7 @@ class Pipeline:
         self._stages: dict[str, DeclaredStage] = {}
         self._sinks: list[plan.Sink] = []
         self._spark: SparkSession | None = None
+        self.queries: dict[str, Query] = {}
 
     @property
     def spark(self) -> SparkSession:
@@ -78,20 +88,34 @@ class Pipeline:
     def source(
         self,
         name: str,
-        data: Files | StructType | str,
+        data: DataFrame | Files | StructType | str,
         tuple_time: str | None = None,
         late: str = "drop",
         on_error: str = "stop",
         replica_of: str | None = None,
+        rejects_max: int = 1000,
+        adopt: bool = False,
     ) -> Stream:
-        """Add a source: `hf.files(...)`, or a schema (a StructType or DDL text) whose rows a `Producer` sends."""
+        """Add a source: a streaming DataFrame, `hf.files(...)`, or a schema (StructType or text) for a `Producer`.
+
+        With `on_error="reject"` up to `rejects_max` rows of a run are put into `<name>.rejects`; one more stops it.
+        `adopt=True` takes over a stream that another query has written, where a DataFrame's checkpoint is new.
+        """
         from holdfast.spark import catalyst, types
 
         self._check_new(name)
         refuse_later(replica_of=replica_of)
         _check_choice("late", late, ("drop", "side"))
         _check_choice("on_error", on_error, ("stop", "reject"))
+        if type(rejects_max) is not int or rejects_max < 0:
+            raise Misconfigured(f"rejects_max is {rejects_max!r} and must be a whole number from 0")
         schema, origin = self._declared(data)
+        if isinstance(origin, plan.QuerySource):
+            if on_error != "stop":
+                raise UnsupportedQuery("on_error= is for files; drop unreadable rows in the DataFrame itself")
+            self.queries[name] = Query(cast("DataFrame", data), adopt)
+        elif adopt:
+            raise Misconfigured("adopt=True is for a source that is a streaming DataFrame")
         _check_columns(name, schema)
         _check_tuple_time(tuple_time, schema)
         source = plan.Source(
@@ -101,6 +125,7 @@ class Pipeline:
             tuple_time=tuple_time,
             late=cast("Literal['drop', 'side']", late),
             on_error=cast("Literal['stop', 'reject']", on_error),
+            rejects_max=rejects_max,
         )
         frame = catalyst.empty_frame(self.spark, schema)
         self._sources[name] = DeclaredSource(source, tuple(schema.names))
@@ -194,14 +219,15 @@ class Pipeline:
 
         return logged_input(self.spark, self.store, f"{self.name}/{source}")
 
-    def _declared(self, data: Any) -> tuple[StructType, plan.FilesSource | plan.ProducerSource]:
+    def _declared(self, data: Any) -> tuple[StructType, plan.FilesSource | plan.ProducerSource | plan.QuerySource]:
         if isinstance(data, Files):
             return self._declared_files(data), data.source()
         if hasattr(data, "isStreaming"):
-            kind = "a streaming DataFrame" if data.isStreaming else "a batch DataFrame"
-            raise UnsupportedQuery(
-                f"{kind} as a source comes with a later version; use hf.files(...), or a schema and hf.Producer"
-            )
+            if not data.isStreaming:
+                raise Misconfigured(
+                    "a batch DataFrame ends, and a source does not: use spark.readStream, or hf.files for a folder"
+                )
+            return data.schema, plan.QuerySource()
         return self.struct_type(data), plan.ProducerSource()
 
     def _declared_files(self, files: Files) -> StructType:
