@@ -128,11 +128,15 @@ def status_of(store: Store, now_us: int) -> PipelineStatus:
         try:
             ledger = read_ledger(store, name)
             found.append(_stream_status(store, name, kind, inputs, ledger, now_us))
-            consumers += [_consumer_status(lease, now_us) for lease in leases(store, name)]
             reports.update(ledger.reports)
             positions |= ledger.sinks
         except HoldfastError as error:
             found.append(StreamStatus(name, kind, None, None, None, False, 0, 0, inputs, None, str(error)))
+        try:
+            consumers += [_consumer_status(lease, now_us) for lease in leases(store, name)]
+        except HoldfastError as error:
+            # A place that cannot be read does not hide the stream that it is a place in.
+            found[-1] = msgspec.structs.replace(found[-1], problem=found[-1].problem or str(error))
     node = next((each.writer for each in found if each.writer is not None and each.kind == "stage"), None)
     said = sorted(reports, key=lambda report: report.at_us)
     return PipelineStatus(

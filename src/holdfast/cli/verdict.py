@@ -25,11 +25,12 @@ def verdict_of(status: PipelineStatus) -> Verdict:
     """Return the state of a pipeline and what is wrong with it."""
     state = _state(status)
     problems = [f"{each.name} cannot be read: {each.problem}" for each in status.streams if each.problem is not None]
+    damaged = bool(problems)
     if state == "failed":
         failure = status.failure
         assert failure is not None, "only a report says that a pipeline failed"
         problems.append(f"{failure.message.rstrip('.')}. Nothing committed is lost: mend the cause and start it again")
-    if state == "stopped":
+    if state == "stopped" and not damaged:
         problems.append("no node runs: it was stopped or killed. Nothing committed is lost: start it again")
     if state == "running":
         problems += _held_up(status)
@@ -50,10 +51,10 @@ def _state(status: PipelineStatus) -> State:
     stages = [each for each in status.streams if each.kind == "stage"]
     if status.alive:
         return "running"
+    if status.alive is None or any(each.problem is not None and each.writer is None for each in stages):
+        return "unknown"
     if all(each.writer is None for each in stages):
         return "never started"
-    if status.alive is None:
-        return "unknown"
     if status.failure is not None:
         return "failed"
     return "finished" if stages and all(each.ended for each in stages) else "stopped"

@@ -20,7 +20,7 @@ from holdfast.log.journal import JournalReader, begun_number, check_begun, check
 from holdfast.log.ledger import Ledger, stream_of
 from holdfast.log.segment import read_batch, read_rows
 from holdfast.log.store import validate_name
-from holdfast.log.terms import is_succeeded, read_term, standing, terms_folder
+from holdfast.log.terms import check_there, is_succeeded, read_term, standing, terms_folder
 from holdfast.log.watch import POLL_INTERVAL_S, watch_store
 from holdfast.model import Entry, FrameRef, JournalItem
 from holdfast.ports import Store
@@ -215,7 +215,8 @@ class StreamReader:
         if now.newest is None or now.sealing is not None:
             return None
         try:
-            journal = read_term(self._store, self._stream, now.newest).journal
+            record = read_term(self._store, self._stream, now.newest)
+            journal = record.journal
             if self._watch is not None:
                 # A term is there before its journal has a head: watched before it is looked for, none comes unseen.
                 self._watch.add(self._store.absolute(journal))  # type: ignore[attr-defined]
@@ -227,6 +228,9 @@ class StreamReader:
                 if head is not None:
                     return now.newest, file, head
                 check_begun(begun, file)
+            if not is_succeeded(self._store, self._stream, now.newest):
+                # What a successor has cleared away is no loss.
+                check_there(self._store, record)
         except FileNotFoundError:
             return None
         return None

@@ -189,6 +189,11 @@ def take(store: Store, names: Sequence[str], owner: str, shards: int, bucket_wid
     validate_name(owner)
     locks = _lock(store, names)
     try:
+        for name in names:
+            # Before anything is sealed: a stream that nobody can go on with stays as it is, for whoever restores it.
+            newest = standing(store, name).newest
+            if newest is not None:
+                check_there(store, read_term(store, name, newest))
         numbers = {name: _seal(store, name, owner) for name in names}
         previous, recovered = _recover(store, names, numbers, shards, bucket_width_us)
         journal = _name_journal(store, owner, names[0], numbers[names[0]])
@@ -278,6 +283,15 @@ def _recover_name(store: Store, name: str, number: int) -> Recovered | None:
         if recovered is None:
             record = _record_of(store, name, record)
     return recovered
+
+
+def check_there(store: Store, record: TermRecord) -> None:
+    """Raise if a term's journal has no file at all: its folder is claimed by one before the term is created."""
+    if not store.list(record.journal):
+        raise StoreCorrupt(
+            f"the journal {record.journal} of stream {record.stream!r} is gone, and term {record.number} names it; "
+            "restore it from a copy of the store"
+        )
 
 
 def _record_of(store: Store, name: str, successor: TermRecord) -> TermRecord:

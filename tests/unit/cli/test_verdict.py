@@ -69,6 +69,12 @@ def test_a_node_of_another_machine_is_not_called_dead(alive: bool | None, state:
     assert verdict_of(status(alive)).state == state
 
 
+def test_a_damaged_pipeline_is_not_called_safe_to_start() -> None:
+    verdict = verdict_of(with_stream(status(False), "averages", writer=None, problem="the journal is gone"))
+    assert verdict.state == "unknown"
+    assert verdict.problems == ["averages cannot be read: the journal is gone"]
+
+
 def test_room_consumers_and_unreadable_streams_are_said() -> None:
     expired = ConsumerStatus("averages", "report", 1, 2, True)
     found = with_stream(status(disk_free_bytes=5 << 20, consumers=[expired]), "north", problem="it is damaged")

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import select
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 from tests.unit.log.log_session import NAMES, SCHEMA, SHARDS, WIDTH_US, append_frame, batch_of, items_of, open_log
 
-from holdfast.errors import CommitRefused, SegmentCorrupt, StoreUnavailable, StoreUnfit
+from holdfast.errors import CommitRefused, SegmentCorrupt, StoreCorrupt, StoreUnavailable, StoreUnfit
 from holdfast.log.journal import JournalWriter, journal_numbers
 from holdfast.log.ledger import Ledger
 from holdfast.log.local_store import LocalStore
@@ -101,6 +103,20 @@ def test_a_reader_waits_for_the_next_entry(tmp_path: Path) -> None:
         threading.Timer(0.01, reader.wake).start()
         assert reader.wait(10)
     reader.close()
+
+
+def test_journals_that_are_gone_are_named_and_never_begun_anew(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    with open_local(store) as log:
+        committed(log, Advanced("north", 7))
+    shutil.rmtree(tmp_path / "journal")
+    with pytest.raises(StoreCorrupt, match=r"journal/.* is gone, and term 0 names it"):
+        open_local(LocalStore(tmp_path))
+    with (
+        contextlib.closing(StreamReader(LocalStore(tmp_path), "north")) as reader,
+        pytest.raises(StoreCorrupt, match="is gone"),
+    ):
+        reader.poll()
 
 
 def test_a_head_that_comes_after_its_term_ends_the_wait(tmp_path: Path) -> None:
