@@ -34,13 +34,14 @@ class Heap:
         self._wave.check_open("store")
         file = self._wave.file
         addresses = np.empty(max(len(offsets) - 1, 0), np.int64)
-        done = 0
-        while True:
-            done = store_values(file.words, file.halves, file.octets, self._super, offsets, data, done, addresses)
-            if done == len(addresses):
-                return addresses
-            length = int(offsets[done + 1] - offsets[done])
-            file.require(2 * (class_bytes(class_of(length)) // PAGE_BYTES + 8))
+        file.resume(
+            lambda done: store_values(
+                file.words, file.halves, file.octets, self._super, offsets, data, done, addresses
+            ),
+            len(addresses),
+            lambda done: 2 * (class_bytes(class_of(int(offsets[done + 1] - offsets[done]))) // PAGE_BYTES + 8),
+        )
+        return addresses
 
     def gather(self, addresses: Words, lengths: Words) -> tuple[Words, Octets]:
         """Return the values one behind the other, as offsets and data; a length below 1 is no bytes."""
@@ -55,9 +56,8 @@ class Heap:
         """Give values back that no record names any more when the wave is finished."""
         self._wave.check_open("free")
         file = self._wave.file
-        done = 0
-        while True:
-            done = free_values(file.words, file.halves, file.octets, self._super, addresses, lengths, done)
-            if done == len(addresses):
-                return
-            file.require(16)
+        file.resume(
+            lambda done: free_values(file.words, file.halves, file.octets, self._super, addresses, lengths, done),
+            len(addresses),
+            lambda _: 16,
+        )

@@ -44,12 +44,11 @@ class OrderedMap:
         """Enter each record under its key, which its key word holds too when the wave is finished."""
         self._wave.check_open("add")
         file = self._wave.file
-        done = 0
-        while True:
-            done = add_records(file.words, file.halves, file.octets, self._super, keys, records, done)
-            if done == len(records):
-                return
-            file.require(16)
+        file.resume(
+            lambda done: add_records(file.words, file.halves, file.octets, self._super, keys, records, done),
+            len(records),
+            lambda _: 16,
+        )
 
     def has_before(self, limit: int) -> bool:
         """Return whether there is a record with a key below `limit`."""

@@ -14,6 +14,7 @@ import fcntl
 import glob
 import mmap
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
@@ -198,6 +199,16 @@ class PageFile:
         """Make sure that so many free pages are there; `StoreUnavailable` if the file system has no room."""
         while int(self.words[H_FREE_COUNT]) < pages:
             self._extend(pages - int(self.words[H_FREE_COUNT]))
+
+    def resume(self, step: Callable[[int], int], end: int, pages: Callable[[int], int]) -> None:
+        """Run a kernel that stops where free pages run out until it has come to `end`, with more pages each time.
+
+        `step` goes on at a place and returns the next; it has to take the views anew, for growing may replace them.
+        """
+        done = step(0)
+        while done < end:
+            self.require(pages(done))
+            done = step(done)
 
     def reclaim(self) -> None:
         """Derive the stack of free pages: whatever is in no table and not held."""

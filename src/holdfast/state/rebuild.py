@@ -40,11 +40,15 @@ def restore_images(file: PageFile) -> None:
     for position in range(len(file.layout.records)):
         super_block = _map_super(file, position)
         end = int(file.words[file.sets[FIRST_MAP_SET + position * MAP_SETS + 1].super + S_PUBLISHED])
-        number = 0
-        while number < end:
-            number = roll_back_records(file.words, file.halves, file.octets, super_block, number)
-            if number < end:
-                file.require(ROOM_PAGES)
+        _roll_back(file, super_block, end)
+
+
+def _roll_back(file: PageFile, super_block: int, end: int) -> None:
+    file.resume(
+        lambda number: roll_back_records(file.words, file.halves, file.octets, super_block, number),
+        end,
+        lambda _: ROOM_PAGES,
+    )
 
 
 def derive(file: PageFile, wave: int) -> None:
@@ -83,10 +87,11 @@ def _map_super(file: PageFile, position: int) -> int:
 
 def _derive_index(file: PageFile, super_block: int, wave: int) -> None:
     tail = int(file.words[super_block + S_TAIL])
-    number = reindex_records(file.words, file.halves, file.octets, super_block, 0, wave)
-    while number < tail:
-        file.require(ROOM_PAGES)
-        number = reindex_records(file.words, file.halves, file.octets, super_block, number, wave)
+    file.resume(
+        lambda number: reindex_records(file.words, file.halves, file.octets, super_block, number, wave),
+        tail,
+        lambda _: ROOM_PAGES,
+    )
 
 
 def _live(file: PageFile, super_block: int, number: int) -> tuple[int, Words]:
@@ -107,10 +112,15 @@ def _derive_ordered(file: PageFile, tree: int, ordered: OrderedLayout) -> None:
         keys = _words_of(file, position, records, word)
         present = keys != NO_KEY
         keys, records = keys[present], records[present]
-        done = add_records(file.words, file.halves, file.octets, tree, keys, records, 0)
-        while done < len(records):
-            file.require(ROOM_PAGES)
-            done = add_records(file.words, file.halves, file.octets, tree, keys, records, done)
+        _add(file, tree, keys, records)
+
+
+def _add(file: PageFile, tree: int, keys: Words, records: Words) -> None:
+    file.resume(
+        lambda done: add_records(file.words, file.halves, file.octets, tree, keys, records, done),
+        len(records),
+        lambda _: ROOM_PAGES,
+    )
 
 
 def _words_of(file: PageFile, position: int, records: Words, word: int) -> Words:
