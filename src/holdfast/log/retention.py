@@ -17,7 +17,6 @@ import msgspec
 
 from holdfast.log.frame_table import SegmentUse
 from holdfast.log.ledger import Ledger
-from holdfast.log.rewrite import rewritten_folder
 from holdfast.log.segment import SEGMENT_BYTES
 from holdfast.model import Trimmed
 
@@ -67,8 +66,8 @@ def decide(
     """Return what may go of each stream in `needs`.
 
     `sizes` has, per stream, the size of each segment that is there. `open_folders` are the folders that live slots
-    write to; None says that any may be written to but `closed_folders`, whose writers are gone. Whoever decides is
-    who rewrites: no segment of copies is being written now.
+    write to; None says that any may be written to but `closed_folders`: those whose writers are gone, and that of the
+    copies which whoever decides has made, as none is being made now.
     """
     folders = Folders(open_folders, closed_folders)
     return [
@@ -83,7 +82,7 @@ def _decide_stream(
     trimmed = None if need is None else _trim(ledger, stream, need.bucket)
     uses = ledger.segment_uses(stream, None if trimmed is None else trimmed.before_bucket)
     last = ledger.segment_last(stream)
-    done = [path for path in sorted(sizes) if _is_done(path, stream, last, folders)]
+    done = [path for path in sorted(sizes) if _is_done(path, last, folders)]
     delete = [path for path in done if path not in uses]
     stays = _stays_from(ledger, stream, trimmed)
     sparse = [path for path in done if path in uses and _is_sparse(uses[path], sizes[path])]
@@ -109,10 +108,10 @@ def _stays_from(ledger: Ledger, stream: str, trimmed: Trimmed | None) -> int | N
     return None if before is None or complete is None else before + int((complete - before) * SOON_SHARE)
 
 
-def _is_done(path: str, stream: str, last: Mapping[str, str], folders: Folders) -> bool:
+def _is_done(path: str, last: Mapping[str, str], folders: Folders) -> bool:
     """Return whether the writer of a segment can have no uncommitted frame in it."""
     folder, _, name = path.rpartition("/")
-    if folder in folders.closed or folder == rewritten_folder(stream):
+    if folder in folders.closed:
         return True
     if folders.open is not None and folder not in folders.open:
         return True

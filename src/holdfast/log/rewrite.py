@@ -30,19 +30,24 @@ class Rewritten(msgspec.Struct, frozen=True):
     bytes: int
 
 
-def rewritten_folder(stream: str) -> str:
-    """Return the folder of the segments that rewriting makes."""
-    return f"streams/{validate_name(stream)}/{REWRITTEN_NODE}/segments"
+def rewritten_folder(stream: str, owner: str = "segments") -> str:
+    """Return the folder of the segments that one owner's rewriting makes.
+
+    A node's is of its term: one that was taken over and does not know it must not take its successor's copies for its
+    own that nothing names.
+    """
+    return f"streams/{validate_name(stream)}/{REWRITTEN_NODE}/{validate_name(owner)}"
 
 
-def create_rewritten(store: Store, stream: str) -> AppendFile:
+def create_rewritten(store: Store, folder: str) -> AppendFile:
     """Create the next segment for copies."""
-    folder = rewritten_folder(stream)
     number = max((segment_number(name) for name in store.list(folder)), default=-1) + 1
     return store.create(f"{folder}/{number:06d}{SUFFIX}")
 
 
-def rewrite(store: Store, ledger: Ledger, stream: str, segments: Collection[str]) -> Rewritten:
+def rewrite(
+    store: Store, ledger: Ledger, stream: str, segments: Collection[str], folder: str | None = None
+) -> Rewritten:
     """Copy the frames that `stream` has in `segments` to new ones, and return the items that say so.
 
     Raises `SegmentCorrupt` where a frame is damaged: nothing is moved then, and nothing was deleted.
@@ -50,11 +55,16 @@ def rewrite(store: Store, ledger: Ledger, stream: str, segments: Collection[str]
     refs = [published.frame for published in ledger.each_frame(stream) if published.frame.segment in segments]
     if not refs:
         return Rewritten([], [], 0)
-    return copy_frames(store, stream, [(ref, ref) for ref in sorted(refs, key=lambda ref: (ref.segment, ref.offset))])
+    refs.sort(key=lambda ref: (ref.segment, ref.offset))
+    return copy_frames(store, stream, [(ref, ref) for ref in refs], folder=folder)
 
 
 def copy_frames(
-    store: Store, stream: str, frames: Collection[tuple[FrameRef, FrameRef]], segment_bytes: int = SEGMENT_BYTES
+    store: Store,
+    stream: str,
+    frames: Collection[tuple[FrameRef, FrameRef]],
+    segment_bytes: int = SEGMENT_BYTES,
+    folder: str | None = None,
 ) -> Rewritten:
     """Copy frames, each given as (what is committed, where its bytes are), to new segments and sync them."""
     moved: list[Moved] = []
@@ -64,7 +74,7 @@ def copy_frames(
         for committed, source in frames:
             if file is None or file.size >= segment_bytes:
                 _finish(file)
-                file = create_rewritten(store, stream)
+                file = create_rewritten(store, folder or rewritten_folder(stream))
                 segments.append(file.path)
             data = read_bytes(store, source)
             offset = file.append([data])

@@ -25,6 +25,7 @@ from holdfast.log.housekeeping import clear_journals, clear_terms
 from holdfast.log.journal import JournalWriter, journal_path
 from holdfast.log.ledger import Ledger
 from holdfast.log.reconcile import Reconciled, check_nothing_missing, reconcile
+from holdfast.log.rewrite import rewritten_folder
 from holdfast.log.segment import SEGMENT_BYTES, SegmentWriter, segment_folder
 from holdfast.log.stream_reader import StreamReader
 from holdfast.log.terms import Term, take
@@ -144,6 +145,10 @@ class StreamLog:
     def folders_closed(self) -> frozenset[str]:
         """Folders of segments that were there when the log was opened: nobody commits anything in them any more."""
         return frozenset(self._folders_closed)
+
+    def copies_folder(self, stream: str) -> str:
+        """Return the folder for copies that this log's holder makes of a stream's frames; nobody else writes there."""
+        return rewritten_folder(stream, f"{self._term.owner}-{self._term.numbers[stream]:06d}")
 
     def on_commit(self, callback: OnCommit) -> None:
         """Call `callback` with each entry, in order, on the commit thread, before the entry's future resolves."""

@@ -61,7 +61,8 @@ class AttachWork(msgspec.Struct, frozen=True, tag="attach"):
 
     `snapshots` are (bucket, path), the newest first. State must not be beyond `bucket_committed`, and not before
     `bucket_replay`, the first bucket from which the inputs are still kept; a new unit starts empty at `bucket_replay`
-    if `empty_allowed`.
+    if `empty_allowed`. A state in memory of a generation before `generation_committed` was left behind by a node that
+    had been taken over: it may have gone on without what its successor decided.
     """
 
     stage: str
@@ -71,6 +72,7 @@ class AttachWork(msgspec.Struct, frozen=True, tag="attach"):
     bucket_replay: int
     snapshots: list[tuple[int, str]]
     empty_allowed: bool
+    generation_committed: int = 0
 
 
 class IngestWork(msgspec.Struct, frozen=True, tag="ingest"):

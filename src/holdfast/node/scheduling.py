@@ -63,6 +63,7 @@ class Scheduler:
         ledger = self._situation.ledger
         kept_from = self._situation.kept_from(self._situation.stages[unit.stage])
         snapshots = [(kept.bucket_end, kept.path) for kept in reversed(ledger.snapshots(unit.stage, unit.shard))]
+        committed = ledger.unit(unit.stage, unit.shard)
         return AttachWork(
             unit.stage,
             unit.shard,
@@ -71,6 +72,7 @@ class Scheduler:
             kept_from,
             snapshots,
             kept_from == FIRST_BUCKET,
+            0 if committed is None else committed.generation,
         )
 
     def _process(self, slot: SlotState) -> list[Work]:

@@ -73,6 +73,8 @@ class SlotStates:
             return None
         with _closed_on_error(state):
             try:
+                if state.generation < work.generation_committed:
+                    raise StateAbsent(f"the state is of generation {state.generation}, which others have overtaken")
                 state.adopt(work.generation)
                 _return_to(state, _reachable(state, work))
                 return state

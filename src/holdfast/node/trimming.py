@@ -31,6 +31,7 @@ class Journal(Protocol):
     def ledger(self) -> Ledger: ...
     @property
     def folders_closed(self) -> frozenset[str]: ...
+    def copies_folder(self, stream: str) -> str: ...
     def commit(self, items: Sequence[JournalItem]) -> Future[int]: ...
 
 
@@ -52,7 +53,8 @@ class StreamTrimmer:
         needs = {stream: wanted for stream, wanted in needs.items() if min(n.bucket for n in wanted) > FIRST_BUCKET}
         sizes = {stream: segment_sizes(self._store, stream) for stream in needs}
         # A segment of an earlier life of the node is never written to again, whatever was committed in its folder.
-        closed = self._journal.folders_closed
+        # Of its own copies none is being written now.
+        closed = self._journal.folders_closed | {self._journal.copies_folder(stream) for stream in needs}
         for decision in decide(self._journal.ledger, needs, sizes, closed_folders=closed):
             self._carry_out(decision)
 
@@ -62,7 +64,9 @@ class StreamTrimmer:
         for path in decision.delete:
             self._store.delete(path)
         if decision.rewrite:
-            self._commit(rewrite(self._store, self._journal.ledger, decision.stream, decision.rewrite).moved)
+            folder = self._journal.copies_folder(decision.stream)
+            moved = rewrite(self._store, self._journal.ledger, decision.stream, decision.rewrite, folder).moved
+            self._commit(moved)
 
     def _commit(self, items: Collection[JournalItem]) -> None:
         """Make items part of the journal, then tell of them."""

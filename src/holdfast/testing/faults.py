@@ -41,6 +41,7 @@ class Chaos(Process):
             (1.0, self._pause_somebody),
             (1.0, self._overlap_nodes),
             (1.0, self._supplant),
+            (1.0, self._supplant_producer),
             (3.0, self._interleave),
             (1.0, self._make_sluggish),
             (1.5, self._damage_snapshot),
@@ -67,7 +68,7 @@ class Chaos(Process):
         disk.interruptions.clear()
         rates = world.rates
         rates.repeated = rates.receipt_lost = rates.late = rates.restart_killed = 0.0
-        for process in [*world.nodes, *world.workers, *world.producers.values(), *world.readers.values()]:
+        for process in [*world.nodes, *world.workers, *world.producer_lives, *world.readers.values()]:
             process.paused_until_us = 0
 
     def _act(self) -> None:
@@ -120,13 +121,13 @@ class Chaos(Process):
         world.disk.crash()
         if self.timeline.chance(0.7):
             world.lose_memory()
-        for process in [*world.workers, *world.nodes, *world.producers.values(), *world.readers.values()]:
+        for process in [*world.workers, *world.nodes, *world.producer_lives, *world.readers.values()]:
             process.die("power cut")
 
     def _pause_somebody(self) -> None:
         """Somebody is stopped for a while, and wakes up as if nothing had been."""
         world = self._world
-        everybody: list[Process] = [*world.nodes, *world.workers, *world.producers.values()]
+        everybody: list[Process] = [*world.nodes, *world.workers, *world.producer_lives]
         living = [process for process in everybody if process.alive]
         if living:
             self._pause(self.timeline.random.choice(living))
@@ -146,6 +147,15 @@ class Chaos(Process):
         for node in self._world.living_nodes[:1]:
             self._pause(node)
             self._overlap_nodes()
+
+    def _supplant_producer(self) -> None:
+        """The same with a producer, whose program somebody starts a second time."""
+        producers = [producer for producer in self._world.producers.values() if producer.alive]
+        if producers:
+            producer = self.timeline.random.choice(producers)
+            self._pause(producer)
+            self._did("another producer starts")
+            self._world.start_producer(producer.feed)
 
     def _make_sluggish(self) -> None:
         for worker in self._world.workers:

@@ -57,6 +57,9 @@ class EagerLog:
     def folders_closed(self) -> frozenset[str]:
         return self._journal.folders_closed
 
+    def copies_folder(self, stream: str) -> str:
+        return self._journal.copies_folder(stream)
+
     def commit(self, items: Sequence[JournalItem]) -> Future[int]:
         for kind in (Trimmed, Moved):
             if any(isinstance(item, kind) for item in items):
@@ -103,7 +106,8 @@ class NodeProcess(Process):
             self.decider = self._make_decider(self._log)
         except (StreamTaken, Fenced, StoreUnavailable) as error:
             self.timeline.count(f"a start failed: {type(error).__name__}")
-            self.die(f"cannot start: {error}")
+            # Who holds a stream is told with a process number, which is not the seed's.
+            self.die(f"cannot start: {'it is taken' if isinstance(error, StreamTaken) else error}")
             return
         self.timeline.tell(self.name, f"starts, term {max(self._log.term.numbers.values())}")
         retain_buckets = self.options.retain_us // world.width_us
@@ -387,8 +391,9 @@ class NodeProcess(Process):
         stream = self.timeline.random.choice(self.world.node_streams)
         segments = sorted({frame.frame.segment for frame in ledger.all_frames(stream)})
         if segments:
-            moved = rewrite(self.store, ledger, stream, [self.timeline.random.choice(segments)]).moved
             assert self._log is not None, "it was open"
+            folder = self._log.copies_folder(stream)
+            moved = rewrite(self.store, ledger, stream, [self.timeline.random.choice(segments)], folder).moved
             EagerLog(self._log, self.timeline).commit(moved).result()
             self.put(events.ItemsRead([*moved]))
 

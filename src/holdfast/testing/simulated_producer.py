@@ -101,7 +101,8 @@ class ProducerProcess(Process):
             self._writer = log.segment_writer(stream, 0, log.term.numbers[stream])
         except (StreamTaken, Fenced, StoreUnavailable) as error:
             self.timeline.count(f"a start failed: {type(error).__name__}")
-            self.die(f"cannot start: {error}")
+            # Who holds a stream is told with a process number, which is not the seed's.
+            self.die(f"cannot start: {'it is taken' if isinstance(error, StreamTaken) else error}")
             return
         self._batches = Batches(log.ledger, stream, PRODUCER, 0)
         catalog = Catalog(FORMAT_VERSION, "simulated", "", world.topology)

@@ -192,6 +192,9 @@ class SlotProcess(Process):
     def _from_memory(self, work: AttachWork) -> int | None:
         try:
             state = self.memory.find((work.stage, work.shard))
+            if state.generation < work.generation_committed:
+                self.timeline.count("a state in memory was overtaken")
+                return None
             state.adopt(self, work.generation)
             bucket = state.bucket_end
             if bucket > work.bucket_committed:

@@ -95,6 +95,7 @@ class World:
         self.workers: list[SlotProcess] = []
         self.nodes: list[NodeProcess] = []
         self.producers: dict[str, ProducerProcess] = {}
+        self.producer_lives: list[ProducerProcess] = []
         self.readers: dict[str, ReaderProcess] = {}
         self.confirmed: list[JournalItem] = []
         """The items of every entry that somebody was told is committed."""
@@ -232,6 +233,7 @@ class World:
 
     def start_producer(self, feed: Feed) -> None:
         producer = self.producers[feed.stream] = ProducerProcess(self, feed, self._name(feed.stream))
+        self.producer_lives.append(producer)
         producer.later(0, producer.open)
 
     def register_readers(self) -> None:
