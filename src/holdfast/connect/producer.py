@@ -23,6 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from holdfast.clock import WallClock
 from holdfast.config import duration_us
 from holdfast.connect.batches import Batches, Flight, Sent
 from holdfast.connect.catalog import Located, wait_until_located
@@ -51,14 +52,6 @@ class _Request:
         self.result: Flight | Sent | BaseException | None = None
 
 
-class _WallClock:
-    def now_us(self) -> int:
-        return time.time_ns() // 1000
-
-    def monotonic(self) -> float:
-        return time.monotonic()
-
-
 class Producer:
     """The one writer of a source stream. Any thread may send; use it in a `with`, or call `close`.
 
@@ -80,7 +73,7 @@ class Producer:
     ) -> None:
         self._name = validate_name(name or "producer")
         self._timeout_s = None if timeout is None else duration_us(timeout, "timeout") / 1e6
-        self._clock: Clock = clock or _WallClock()
+        self._clock: Clock = clock or WallClock()
         self._located = wait_until_located(str(store), stream, duration_us(wait, "wait"))
         self._source, origin = _source_of(self._located)
         topology = self._located.topology

@@ -20,10 +20,11 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
+from holdfast.clock import WallClock
 from holdfast.connect.files import FileFinder
 from holdfast.errors import CommitRefused, Fenced, HoldfastError, PipelineFailed, StoreUnavailable
 from holdfast.log.ledger import Ledger
@@ -56,18 +57,11 @@ class Waves(Protocol):
     def close(self) -> None: ...
 
 
-class _WallClock:
-    """Wall time that goes on when the clock is set back: a node may not stand still until the old time is reached."""
+class Companion(Protocol):
+    """Something that runs beside the node, in its process: a query that feeds a source."""
 
-    def __init__(self) -> None:
-        self._last_us = 0
-        self._last_ns = time.monotonic_ns()
-
-    def now_us(self) -> int:
-        steady_ns = time.monotonic_ns()
-        self._last_us = max(time.time_ns() // 1000, self._last_us + (steady_ns - self._last_ns) // 1000)
-        self._last_ns = steady_ns
-        return self._last_us
+    def start(self, fail: Callable[[HoldfastError], None], warn: Callable[[str], None]) -> None: ...
+    def close(self) -> None: ...
 
 
 class NodeRunner:
@@ -81,12 +75,14 @@ class NodeRunner:
         log: StreamLog,
         waves_of: Callable[[Callable[[bytes], None]], Waves],
         options: NodeOptions,
+        companions: Sequence[Companion] = (),
     ) -> None:
+        self._companions = companions
         self._topology = topology
         self._store = store
         self._log = log
         self._options = options
-        self._clock = _WallClock()
+        self._clock = WallClock()
         self._queue: queue.SimpleQueue[events.Event | bytes] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._readers: list[StreamReader] = []
@@ -151,6 +147,8 @@ class NodeRunner:
         try:
             waves = self._waves = self._waves_of(self._queue.put)
             self._follow_producers()
+            for companion in self._companions:
+                companion.start(self._fail_with, self._warn)
             self._queue.put(events.SlotsChanged(waves.slots()))
             self._loop(waves)
             error = self._failure
@@ -231,8 +229,7 @@ class NodeRunner:
             case events.LookForSnapshot() | events.DisplayRows() | events.Trim():
                 self._housekeeping.submit(command)
             case events.Warn(message):
-                _log.warning("%s", message)
-                self._meter.warned(message)
+                self._warn(message)
             case events.Finish(error, message):
                 self._failure = self._failure or (None if error is None else error_of(error, message))
                 # The decider has put its own report into the log with this.
@@ -240,6 +237,10 @@ class NodeRunner:
                 self._finished = True
             case _:
                 raise AssertionError(f"no way to carry out {command}")
+
+    def _warn(self, message: str) -> None:
+        _log.warning("%s", message)
+        self._meter.warned(message)
 
     def _answer(self, ticket: int, items: list[JournalItem]) -> Callable[[Future[int]], None]:
         def answer(future: Future[int]) -> None:
@@ -313,7 +314,8 @@ class NodeRunner:
         self._stopping.set()
         for reader in self._readers:
             reader.wake()
-        steps: list[Callable[[], None]] = [] if self._waves is None else [self._waves.close]
+        steps: list[Callable[[], None]] = [companion.close for companion in self._companions]
+        steps += [] if self._waves is None else [self._waves.close]
         steps += [thread.join for thread in self._threads]
         steps += [reader.close for reader in self._readers]
         steps += [lambda: self._files.shutdown(wait=True, cancel_futures=True), self._housekeeping.close]

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load
+from holdfast.clock import WallClock
+from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load, locate
 from holdfast.connect.folder import check_path
 from holdfast.connect.parquet import prepare_folder
 from holdfast.errors import StreamTaken
@@ -28,8 +29,9 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.runner import NodeRunner
 from holdfast.node.slot import SlotSetup
 from holdfast.node.state_folder import claim, state_folder
-from holdfast.plan import FilesSource, ParquetSink, Topology
+from holdfast.plan import FilesSource, ParquetSink, QuerySource, Topology
 from holdfast.ports import Store
+from holdfast.spark.ingest import Ingest
 from holdfast.spark.session import require
 from holdfast.spark.waves import Waves
 
@@ -52,16 +54,38 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
     claim(states, catalog.pipeline_id, _local_path(store))
     setup = SlotSetup(catalog.pipeline_id, store.url, msgspec.json.encode(topology), states, tuple(functions))
     chosen = msgspec.structs.replace(options or NodeOptions(), available_now=available_now)
+    ingests = _ingests(pipeline, store, catalog, setup, available_now)
     log = _open_log(store, topology, available_now)
     try:
         runner = NodeRunner(
-            topology, catalog.pipeline_id, store, log, lambda put: Waves(pipeline.spark, setup, put), chosen
+            topology, catalog.pipeline_id, store, log, lambda put: Waves(pipeline.spark, setup, put), chosen, ingests
         )
     except BaseException:
         # Nobody else would: this process may live on, and the streams would stay taken.
         log.close()
+        for ingest in ingests:
+            ingest.close()
         raise
     return runner.start()
+
+
+def _ingests(pipeline: Pipeline, store: Store, catalog: Catalog, setup: SlotSetup, available_now: bool) -> list[Ingest]:
+    """Return the queries that feed sources; with `available_now` they have run, and left what was there in the log."""
+    made: list[Ingest] = []
+    over = True
+    try:
+        for source in catalog.topology.sources:
+            if isinstance(source.origin, QuerySource):
+                query = pipeline.queries[source.name]
+                located = locate(store.url, source.name)
+                made.append(Ingest(query.frame, located, setup, node_name("query"), query.adopt, WallClock()))
+                if available_now:
+                    made[-1].take_what_is_there()
+        over = available_now
+    finally:
+        for ingest in made if over else ():
+            ingest.close()
+    return [] if over else made
 
 
 def create(pipeline: Pipeline) -> tuple[Store, Catalog, list[Callable[..., Any]]]:
@@ -120,9 +144,9 @@ def own_streams(topology: Topology) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def node_name() -> str:
+def node_name(kind: str = "node") -> str:
     """Return a name that no other life of a node has: it is in paths, and says whose files they are."""
-    return f"node-{os.uname().nodename}-{os.getpid()}-{time.time_ns():x}"
+    return f"{kind}-{os.uname().nodename}-{os.getpid()}-{time.time_ns():x}"
 
 
 def _local_path(store: Store) -> str:
