@@ -168,7 +168,7 @@ def _numbered(
     before = int(form.header and chunk.start == 0)
     if not is_whole(chunk.path, form):
         file.seek(0)
-        before = sum(file.read(min(1 << 20, chunk.start - at)).count(b"\n") for at in range(0, chunk.start, 1 << 20))
+        before += sum(file.read(min(1 << 20, chunk.start - at)).count(b"\n") for at in range(0, chunk.start, 1 << 20))
     starts = Lines(data).starts
     return [(each, before + data.count(b"\n", 0, int(starts[each.record])) + 1) for each in bad]
 
