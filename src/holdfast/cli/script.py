@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Misconfigured, PipelineFailed, Reportable, StreamTaken
+from holdfast.errors import HoldfastError, Misconfigured, PipelineFailed, Repairable, Reportable, StreamTaken
 
 EXIT_INTERRUPTED = 130
 EXIT_FUTILE = 78
@@ -57,7 +57,7 @@ def is_futile(error: Exception) -> bool:
     if isinstance(error, StreamTaken | PipelineFailed):
         # The one who holds the stream may be about to die; a failure that nobody foresaw may have passed.
         return False
-    return isinstance(error, Misconfigured | Reportable | SyntaxError)
+    return isinstance(error, Misconfigured | Repairable | Reportable | SyntaxError)
 
 
 def _tell(error: Exception, file: str, options: Sequence[str]) -> None:
