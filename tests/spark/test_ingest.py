@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -19,6 +20,7 @@ from holdfast.errors import Misconfigured, StoreUnfit
 
 SALE = "item string, price double, sold_at timestamp"
 SCHEMA = pa.schema([("item", pa.string()), ("price", pa.float64()), ("sold_at", pa.timestamp("us", "UTC"))])
+START_US = 1_760_000_000_000_000
 LIMIT_S = 60
 
 
@@ -35,6 +37,8 @@ def drop(folder: Path, name: str, table: pa.Table) -> None:
     sink = pa.BufferOutputStream()
     pq.write_table(table, sink)
     write_atomically(folder / f"{name}.parquet", sink.getvalue().to_pybytes())
+    # Spark takes files in the order of their times, and in none where these are equal.
+    os.utime(folder / f"{name}.parquet", (1_700_000_000 + int(name),) * 2)
 
 
 def stream_of(spark: SparkSession, folder: Path) -> DataFrame:
