@@ -119,8 +119,11 @@ class JournalWriter:
         try:
             note_begun(store, journal, number)
         except (HoldfastError, OSError):
-            # It stays: the note may be there in spite of the error.
             self.close()
+            with contextlib.suppress(HoldfastError, OSError):
+                # The note may be there in spite of the error; then the file has to be there too.
+                if begun_number(store, journal) < number:
+                    store.delete(self.path)
             raise
 
     @property
@@ -325,7 +328,8 @@ def recover(store: Store, journal: str, entry_end: int | None = None) -> Recover
         fields = reader.fields()
         head = reader.head(beyond_mark=True) if fields is not None else None
         if fields is None or head is None:
-            if number <= begun or reader.mark():
+            # Others may be attempts to begin that failed.
+            if number == begun or reader.mark():
                 raise _headless(reader.path, f"none in {store.size(reader.path)} bytes")
             continue
         if entry_end is not None and fields.entry_first > entry_end:
@@ -346,7 +350,7 @@ def _headless(path: str, found: str) -> JournalCorrupt:
 
 def check_begun(begun: int, file: JournalReader) -> None:
     """Raise `JournalCorrupt` where a file is noted as begun and its first block is damaged."""
-    if file.number <= begun and file.fields() is None:
+    if file.number == begun and file.fields() is None:
         raise _headless(file.path, "a first block that is damaged")
 
 
