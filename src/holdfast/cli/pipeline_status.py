@@ -152,7 +152,7 @@ def status_of(store: Store, now_us: int) -> PipelineStatus:
         sinks=_sinks(catalog, positions, now_us),
         consumers=consumers,
         reports=said[-REPORTS_SHOWN:],
-        failure=_failure(said, node),
+        failure=_failure(said, [stage.name for stage in catalog.topology.stages], node),
     )
 
 
@@ -195,11 +195,12 @@ def _since_us(store: Store, stream: str, term: int) -> int | None:
         return None
 
 
-def _failure(reports: list[Reported], node: WriterStatus | None) -> Reported | None:
-    """Return the report with which the last node gave up; one of an earlier node is history."""
+def _failure(reports: list[Reported], stages: list[str], node: WriterStatus | None) -> Reported | None:
+    """Return the report with which the last node gave up: it is about a stage. One of an earlier node is history."""
     if node is None or node.alive or node.since_us is None or not node.owner.startswith("node-"):
         return None
-    return next((report for report in reversed(reports) if report.at_us >= node.since_us), None)
+    last = [report for report in reports if report.subject in stages and report.at_us >= node.since_us]
+    return last[-1] if last else None
 
 
 def _units_status(ledger: Ledger, stage: str) -> UnitsStatus:

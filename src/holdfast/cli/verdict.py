@@ -68,7 +68,7 @@ def _held_up(status: PipelineStatus) -> list[str]:
         behind = [streams[name] for name in stage.inputs if _lags(streams[name])]
         if behind:
             slowest = max(behind, key=lambda each: float("inf") if each.lag_s is None else each.lag_s)
-            found.append(f"{stage.name} waits for {_reason(slowest)}")
+            found.append(f"{stage.name} waits for {_reason(slowest)}{_said(status, slowest)}")
         elif stage.lag_s is not None and stage.lag_s > LAG_SAID_S:
             found.append(f"{stage.name} is {stage.lag_s:.1f} s behind its input and has work to do")
     return found
@@ -87,3 +87,10 @@ def _reason(source: StreamStatus) -> str:
     return f"{source.name}, {lag}: " + (
         f"{who} is gone; start it again" if writer.alive is False else f"{who} writes it"
     )
+
+
+def _said(status: PipelineStatus, source: StreamStatus) -> str:
+    """Return what the source's present writer last reported of it: why its query fails, for one."""
+    since_us = None if source.writer is None else source.writer.since_us
+    reports = [each for each in status.reports if each.subject == source.name and each.at_us >= (since_us or 0)]
+    return f". It was reported: {reports[-1].message}" if reports else ""

@@ -47,6 +47,12 @@ def test_an_input_that_nobody_ever_sent_to_is_named() -> None:
     assert problem == "averages waits for north, to which nobody has sent anything yet"
 
 
+def test_why_an_input_stands_still_is_said_where_its_writer_reported_it() -> None:
+    report = Reported("north", "the query of source 'north' failed: no route to host", 5)
+    (problem,) = verdict_of(with_stream(status(reports=[report]), "north", writer=NODE, lag_s=9.0)).problems
+    assert problem.endswith("It was reported: the query of source 'north' failed: no route to host")
+
+
 def test_a_stage_that_is_behind_its_inputs_is_named() -> None:
     (problem,) = verdict_of(with_stream(status(), "averages", lag_s=12.0)).problems
     assert "averages is 12.0 s behind its input" in problem
