@@ -1,4 +1,4 @@
-"""The frames of one shard of a stream, in the order of their commits, eighty bytes each.
+"""The frames of one shard of a stream, in the order of their commits, in less than a hundred bytes each.
 
 A stream of tiny waves has hundreds of thousands of frames within the time that it retains: as objects they would fill
 the memory of every process that follows it, and dropping or counting them would stop the node.

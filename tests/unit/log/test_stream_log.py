@@ -345,3 +345,30 @@ def test_old_files_that_cannot_be_deleted_do_not_stop_the_log(monkeypatch: pytes
     log.close()
     with open_log(store, "after") as after:
         assert after.ledger.promised("north")[0] == 399
+
+
+def test_a_disk_that_stays_full_does_not_fill_with_beginnings() -> None:
+    store = FaultyStore()
+    log = open_log(store)
+    store.fail_at(len(store.operations), How.BEFORE)
+    assert isinstance(failed_commit(log), StoreUnavailable)
+    files = journal_numbers(store, log.term.journal)
+    for _ in range(5):
+        first = len(store.operations)
+        # Whatever step of beginning a file has no room: to make it, write its head, sync it, note it (after the mark).
+        for step in (0, 1, 2, 4):
+            store.fail_at(len(store.operations) + step, How.BEFORE)
+            with pytest.raises(StoreUnavailable):
+                log.reopen()
+            store.disk.faults.clear()
+        assert len(store.operations) > first
+    assert journal_numbers(store, log.term.journal) == files
+    log.reopen()
+    assert failed_commit(log) is None
+    log.close()
+
+
+def failed_commit(log: StreamLog) -> BaseException | None:
+    future = log.commit([Advanced("north", 5)])
+    log.flush()
+    return future.exception()
