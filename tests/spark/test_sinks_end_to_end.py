@@ -169,9 +169,18 @@ def test_a_session_that_cannot_run_waves_is_told_what_it_lacks(
     monkeypatch.setattr(session, "REQUIRED", lacking)
     with pytest.raises(SessionUnfit, match=r"spark\.task\.cpus is 'not set' and must be '7'.*Use hf\.session"):
         flow.pipeline.start()
-    with pytest.raises(HoldfastError, match=r"Spark Connect session: it cannot run waves"):
-        session.require(object())  # type: ignore[arg-type]
     assert not (tmp_path / "store").exists()
+
+
+def test_a_spark_connect_session_is_refused_when_the_first_source_is_declared(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pyspark.sql import SparkSession as Session
+
+    # What a Connect session is to us: one without a JVM. The package it needs is not among our dependencies.
+    monkeypatch.setattr(Session, "getActiveSession", lambda: object())
+    with pytest.raises(SessionUnfit, match=r"Spark Connect session.*Unset SPARK_REMOTE.*\(at .*\.py:\d+\)"):
+        Flow(tmp_path).pipeline.source("rows", "id bigint")
 
 
 def test_two_nodes_of_one_pipeline_do_not_run_together(spark: SparkSession, tmp_path: Path) -> None:

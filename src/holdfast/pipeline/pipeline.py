@@ -76,11 +76,10 @@ class Pipeline:
         if self._spark is None:
             from pyspark.sql import SparkSession
 
-            active = SparkSession.getActiveSession()
-            if active is None:
-                from holdfast.spark.session import session
+            from holdfast.spark.session import require_classic, session
 
-                active = session(self.name)
+            active = SparkSession.getActiveSession() or session(self.name)
+            require_classic(active)
             self._spark = active
         return self._spark
 

@@ -84,7 +84,6 @@ def _import_ahead() -> None:
     import pyspark.sql.functions  # noqa: F401
 
 
-
 def _wake_workers(spark: SparkSession) -> None:
     """Let Spark start its Python processes now, while the query is still being written down; nobody waits for it."""
     context = spark.sparkContext
@@ -100,10 +99,7 @@ def _nothing(numbers: Iterable[int]) -> Iterator[int]:
 
 def require(spark: SparkSession) -> None:
     """Raise `SessionUnfit`, which names every setting that is missing, if waves cannot run on this session."""
-    if not hasattr(spark, "_jsparkSession"):
-        raise SessionUnfit(
-            "holdfast needs a classic Spark session; this is a Spark Connect session: it cannot run waves"
-        )
+    require_classic(spark)
     conf = spark.sparkContext.getConf()
     lacks = [
         f"{name} is {conf.get(name, 'not set')!r} and must be {value!r} ({reason})"
@@ -114,6 +110,15 @@ def require(spark: SparkSession) -> None:
         raise SessionUnfit(
             "this Spark session cannot run waves: " + "; ".join(lacks) + ". Use hf.session(name), or put hf.settings() "
             "into your own builder before the session is made"
+        )
+
+
+def require_classic(spark: SparkSession) -> None:
+    """Raise `SessionUnfit` for a Spark Connect session, which has neither a JVM to ask nor RDDs to stand."""
+    if not hasattr(spark, "_jsparkSession"):
+        raise SessionUnfit(
+            "holdfast needs a classic Spark session; this is a Spark Connect session: it cannot run waves. Unset "
+            "SPARK_REMOTE, and make the session with hf.session(name)"
         )
 
 
