@@ -149,3 +149,20 @@ def test_a_snapshot_that_lacks_or_invents_a_page_is_named(state: UnitState) -> N
     with pytest.raises(SnapshotCorrupt, match="100 bytes"):
         restore(state, snapshot.head, images | {(2, 0): bytes(100)})
     assert not os.path.exists(os.path.join(os.path.dirname(state.file.path), "other"))
+
+
+def test_a_snapshot_is_written_on_when_its_unit_has_been_let_go(state: UnitState) -> None:
+    model: dict = {}
+    wave(state, model, ROWS)
+    snapshot = state.prepare()
+    state.close()
+    other = reopen(state)
+    wave(other, dict(model), ROWS[:100])
+    images = collect(snapshot)
+    snapshot.release()
+    restored = restore(other, snapshot.head, images)
+    restored.begin(1)
+    assert contents(restored, KEYS) == model
+    restored.close()
+    other.begin(2)
+    other.close()
