@@ -55,7 +55,12 @@ class Trimmer:
                 return
             paths = segment_paths(self._store, self._stream)
             sizes = {path: size for path in paths if (size := _size(self._store, path))}
-            for decision in decide(self._log.ledger, {self._stream: needs}, {self._stream: sizes}, open_folders):
+            # A folder that neither was there at the start nor ever got a frame of this log may be a successor's.
+            known = self._log.folders_closed | self._log.ledger.segment_last(self._stream).keys()
+            closed = known - set(open_folders)
+            for decision in decide(
+                self._log.ledger, {self._stream: needs}, {self._stream: sizes}, closed_folders=closed
+            ):
                 if decision.trimmed is not None:
                     self._log.commit([decision.trimmed]).result()
                 for path in decision.delete:
