@@ -1,10 +1,7 @@
 """The rows of one send as frames, ready to be appended: in shard order, encoded, their times known.
 
-Pure: the same rows give the same bytes.
-
 Invariants:
-    * A frame of a source that is stamped on arrival says nothing of its bucket; its commit's stamp does.
-    * A frame of a source that is ordered by a column is sorted by it within each shard, and says which buckets it has.
+    * Nothing is appended here: what cannot be logged is found before the first byte is written.
 """
 
 from __future__ import annotations
@@ -15,11 +12,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.connect.catalog import Located
+from holdfast.connect.source_frame import source_frame
 from holdfast.errors import BadRow
-from holdfast.log.frame import EncodedFrame, FrameHeader, encode
-from holdfast.model import MANY_SHARDS, NO_BUCKET, NO_WATERMARK, FrameKind, FrameRef, Published, bucket_of
-from holdfast.operators.bucket_table import bucket_table, microseconds
-from holdfast.operators.sharding import sort_by_shard
+from holdfast.log.frame import EncodedFrame, encode
+from holdfast.model import MANY_SHARDS, NO_WATERMARK, FrameRef, Published, bucket_of
+from holdfast.operators.bucket_table import microseconds
 from holdfast.plan import Source
 
 ROWS_PER_FRAME_MAX = 1 << 20
@@ -85,23 +82,7 @@ def check_times(table: pa.Table, source: Source) -> None:
 
 
 def _frame(located: Located, source: Source, batch: pa.RecordBatch) -> OutgoingFrame:
-    width_us = located.topology.bucket_width_us
-    table = bucket_table(batch, source.tuple_time, source.event_time, width_us)
-    newest = NO_WATERMARK
-    if source.event_time is not None:
-        found = pc.max(microseconds(batch.column(source.event_time))).as_py()
-        newest = NO_WATERMARK if found is None else int(found)
-    sharded, row_ends = sort_by_shard(batch, source.shard_by, located.topology.shards, source.tuple_time)
-    bucket_start, bucket_end = (table[0][0], table[-1][0] + 1) if table else (NO_BUCKET, NO_BUCKET)
-    header = FrameHeader(
-        FrameKind.DATA,
-        source.name,
-        MANY_SHARDS,
-        0,
-        bucket_start,
-        bucket_end,
-        shard_row_ends=row_ends,
-        bucket_table=table,
-        event_time_max_us=newest,
+    header, sharded = source_frame(source, located.topology, batch)
+    return OutgoingFrame(
+        encode(header, sharded), batch.num_rows, header.bucket_start, header.bucket_end, header.event_time_max_us
     )
-    return OutgoingFrame(encode(header, sharded), batch.num_rows, bucket_start, bucket_end, newest)

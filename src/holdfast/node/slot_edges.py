@@ -16,14 +16,14 @@ import pyarrow.compute as pc
 from holdfast.connect.chunk import FileChunk
 from holdfast.connect.chunk_reader import ReadResult, read_chunk
 from holdfast.connect.parquet import range_name, write_range
+from holdfast.connect.source_frame import source_frame
 from holdfast.log.frame import FrameHeader, encode
-from holdfast.model import MANY_SHARDS, NO_BUCKET, NO_WATERMARK, FrameKind, Published, bucket_of
+from holdfast.model import MANY_SHARDS, NO_BUCKET, FrameKind, Published, bucket_of
 from holdfast.node.messages import Delivered, DeliverWork, Ingested, IngestWork
 from holdfast.node.ranges import rows_in_order
 from holdfast.node.slot_context import SlotContext
-from holdfast.operators.bucket_table import bucket_table, microseconds
+from holdfast.operators.bucket_table import microseconds
 from holdfast.operators.phases import Phases
-from holdfast.operators.sharding import sort_by_shard
 from holdfast.plan import REJECTS, ParquetSink, Source
 
 
@@ -73,32 +73,21 @@ def append_rows(
     context: SlotContext, source: Source, batch: pa.RecordBatch, phases: Phases
 ) -> tuple[Published, tuple[int | None, int | None]]:
     """Append rows to the source's stream as one frame; return it, and its lowest and highest tuple_time."""
-    width_us = context.topology.bucket_width_us
-    newest = event_time_max_us(batch, source.event_time)
-    table = bucket_table(batch, source.tuple_time, source.event_time, width_us)
     times = _time_range(batch, source)
-    sharded, row_ends = sort_by_shard(batch, source.shard_by, context.topology.shards, source.tuple_time)
+    header, sharded = source_frame(source, context.topology, batch)
     phases.end("shard")
-    bucket_start, bucket_end = (NO_BUCKET, NO_BUCKET)
-    if times[0] is not None and times[1] is not None:
-        bucket_start, bucket_end = bucket_of(times[0], width_us), bucket_of(times[1], width_us) + 1
-    header = FrameHeader(
-        FrameKind.DATA,
-        source.name,
-        MANY_SHARDS,
-        0,
-        bucket_start,
-        bucket_end,
-        shard_row_ends=row_ends,
-        bucket_table=table,
-        event_time_max_us=newest,
-    )
     frame = encode(header, sharded)
     phases.end("encode")
     ref = context.writer(source.name).append_encoded([frame])[0]
     phases.end("write")
     published = Published(
-        source.name, MANY_SHARDS, bucket_start, bucket_end, batch.num_rows, ref, event_time_max_us=newest
+        source.name,
+        MANY_SHARDS,
+        header.bucket_start,
+        header.bucket_end,
+        batch.num_rows,
+        ref,
+        event_time_max_us=header.event_time_max_us,
     )
     return published, times
 
@@ -113,14 +102,6 @@ def _append_rejects(
     header = FrameHeader(FrameKind.DATA, stream, 0, 0, bucket, end)
     ref = context.writer(stream).append(header, rejects)
     return Published(stream, 0, bucket, end, rejects.num_rows, ref)
-
-
-def event_time_max_us(batch: pa.RecordBatch, column: str | None) -> int:
-    """Return the highest event time of the rows."""
-    if column is None:
-        return NO_WATERMARK
-    highest = pc.max(microseconds(batch.column(column))).as_py()
-    return NO_WATERMARK if highest is None else int(highest)
 
 
 def _time_range(batch: pa.RecordBatch, source: Source) -> tuple[int | None, int | None]:

@@ -256,33 +256,34 @@ def finish_hash(state: Any) -> Any:
     return state ^ (state >> np.uint64(33))
 
 
-@njit("uint64[::1](int64[:, ::1], boolean)", cache=True, nogil=True)
-def _hash_words(words: Any, null_bits: Any) -> Any:
-    rows, columns = words.shape
-    hashes = np.empty(rows, np.uint64)
-    first = 1 if null_bits else 0
-    for i in range(rows):
-        state = _SEED
-        if null_bits and words[i, 0] != 0:
+@njit("uint64(int64[:, ::1], int64, boolean)", cache=True, nogil=True, inline="always")
+def hash_fixed(words: Any, i: Any, null_bits: Any) -> Any:
+    """Return the hash so far of row `i`: of its fixed words."""
+    state = _SEED
+    first = 0
+    if null_bits:
+        first = 1
+        if words[i, 0] != 0:
             # Without nulls this round is left out, so that a nullable column hashes as one that is not.
             state = round_word(_SEED_OF_NULLS, np.uint64(words[i, 0]))
-        for k in range(first, columns):
-            state = round_word(state, np.uint64(words[i, k]))
-        hashes[i] = finish_hash(state)
+    for k in range(first, words.shape[1]):
+        state = round_word(state, np.uint64(words[i, k]))
+    return state
+
+
+@njit("uint64[::1](int64[:, ::1], boolean)", cache=True, nogil=True)
+def _hash_words(words: Any, null_bits: Any) -> Any:
+    hashes = np.empty(words.shape[0], np.uint64)
+    for i in range(words.shape[0]):
+        hashes[i] = finish_hash(hash_fixed(words, i, null_bits))
     return hashes
 
 
 @njit("uint64[::1](int64[:, ::1], boolean, int64[::1], uint8[::1])", cache=True, nogil=True)
 def _hash_variable(words: Any, null_bits: Any, offsets: Any, data: Any) -> Any:
-    rows, columns = words.shape
-    hashes = np.empty(rows, np.uint64)
-    first = 1 if null_bits else 0
-    for i in range(rows):
-        state = _SEED
-        if null_bits and words[i, 0] != 0:
-            state = round_word(_SEED_OF_NULLS, np.uint64(words[i, 0]))
-        for k in range(first, columns):
-            state = round_word(state, np.uint64(words[i, k]))
+    hashes = np.empty(words.shape[0], np.uint64)
+    for i in range(words.shape[0]):
+        state = hash_fixed(words, i, null_bits)
         position = offsets[i]
         end = offsets[i + 1]
         while position + 8 <= end:
