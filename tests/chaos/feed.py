@@ -17,19 +17,20 @@ SCHEMA = pa.schema(
 )
 START_US = 1_760_000_000_000_000
 ROWS = 2_000
+KEYS = 500
 STEP_US = 1_000_000
 
 
-def piece(seed: int, shop: int, number: int, rows: int = ROWS) -> pa.Table:
+def piece(seed: int, shop: int, number: int, keys: int = KEYS) -> pa.Table:
     """Return rows of one second of event time, in its order."""
     random = np.random.default_rng([seed, shop, number])
-    keys = random.integers(0, 500, rows)
-    times = START_US + number * STEP_US + np.sort(random.integers(0, STEP_US, rows))
+    key = random.integers(0, keys, ROWS)
+    times = START_US + number * STEP_US + np.sort(random.integers(0, STEP_US, ROWS))
     return pa.table(
         [
-            pa.array(keys),
-            pa.array([f"name {key % 50}" for key in keys]),
-            pa.array(random.integers(-1000, 1000, rows)),
+            pa.array(key),
+            pa.array([f"name {each % 50}" for each in key]),
+            pa.array(random.integers(-1000, 1000, ROWS)),
             pa.array(times, pa.timestamp("us", tz="UTC")),
         ],
         schema=SCHEMA,
@@ -46,10 +47,11 @@ def drop(folder: Path, name: str, table: pa.Table) -> None:
 class Feed:
     """Sends and drops pieces until told to stop; both inputs get the same number of pieces."""
 
-    def __init__(self, folder: Path, seed: int, pace_s: float = 0.2) -> None:
+    def __init__(self, folder: Path, seed: int, pace_s: float = 0.2, keys: int = KEYS) -> None:
         self._folder = folder
         self._seed = seed
         self._pace_s = pace_s
+        self._keys = keys
         self._stop = threading.Event()
         self._leave = threading.Event()
         self._fed = threading.Event()
@@ -73,14 +75,17 @@ class Feed:
         self._thread.join()
 
     def tables(self) -> list[pa.Table]:
-        return [piece(self._seed, shop, number) for number in range(self.pieces) for shop in (0, 1)]
+        return [self._piece(shop, number) for number in range(self.pieces) for shop in (0, 1)]
+
+    def _piece(self, shop: int, number: int) -> pa.Table:
+        return piece(self._seed, shop, number, self._keys)
 
     def _run(self) -> None:
         try:
             with Producer(f"{self._folder}/store", "sent", wait="120 seconds") as producer:
                 while not self._stop.is_set():
-                    self._send(producer, piece(self._seed, 0, self.pieces))
-                    drop(self._folder, f"{self.pieces:06d}", piece(self._seed, 1, self.pieces))
+                    self._send(producer, self._piece(0, self.pieces))
+                    drop(self._folder, f"{self.pieces:06d}", self._piece(1, self.pieces))
                     self.pieces += 1
                     self._stop.wait(self._pace_s)
                 self._fed.set()

@@ -64,7 +64,8 @@ def test_the_folder_for_state_fills_up(tmp_path: Path) -> None:
         node = arena.start("count")
         wait_until(lambda: len(list(disk.rglob("*.state"))) == 4 or not node.lives, "waiting for empty states")
         fill(disk)
-        feed = Feed(tmp_path, 12)
+        # So many keys that the state has to grow.
+        feed = Feed(tmp_path, 12, keys=20_000)
         try:
             arena.wait_for_words(node, WAY_OUT_OF_MEMORY)
             assert node.lives, node.said()
