@@ -192,7 +192,7 @@ class Converter:
             value = value.toJavaBigDecimal()
         elif kind == "string" and value is not None:
             value = str(value.toString())
-        if is_nested(kind):
+        if is_nested(kind) and value is not None:
             raise refusal(expression, "nested literals are not there yet")
         return constant(bytes(value) if isinstance(value, (bytes, bytearray)) else value, kind)
 
