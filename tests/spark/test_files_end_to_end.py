@@ -164,17 +164,18 @@ def test_a_file_that_is_replaced_after_it_was_read_is_reported_and_not_read_agai
     assert re.search(r"a\.parquet was taken .* has changed since .*put new rows into a new file", caplog.text)
 
 
-def test_a_parquet_file_that_stays_cut_off_is_named_and_holds_up_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_parquet_file_that_stays_cut_off_is_named_and_holds_up_nothing(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     flow = FilesFlow(tmp_path)
     flow.passed_on()
     flow.put("a.parquet", table(0))
     (flow.inbox / "cut.parquet").write_bytes(parquet(table(100))[:-5])
-    handle = flow.pipeline.start()
-    with hf.Consumer(flow.store, "result") as consumer:
-        found = consumer.poll(PATIENCE_S)
-    handle.stop()
-    assert found is not None
-    same_rows(found, table(0))
+    (flow.inbox / "empty.parquet").write_bytes(b"")
+    flow.run()
+    same_rows(flow.rows("result"), table(0))
+    for name in ("cut", "empty"):
+        assert len(re.findall(rf"{name}\.parquet is no whole parquet file", caplog.text)) == 1
 
 
 @pytest.mark.parametrize(

@@ -34,8 +34,13 @@ def listed(path: str) -> list[tuple[str, int, int]]:
     """Return (path, size, modification time) of every file that may be taken."""
     path = local_path(path)
     if os.path.isdir(path):
-        with os.scandir(path) as entries:
-            paths = [entry.path for entry in entries]
+        try:
+            with os.scandir(path) as entries:
+                paths = [entry.path for entry in entries]
+        except PermissionError as error:
+            raise Misconfigured(
+                f"files at {path!r} cannot be listed: {error}. Let this user read the folder."
+            ) from error
     else:
         paths = glob.glob(path) if glob.has_magic(path) else [path]
     found = []

@@ -270,7 +270,7 @@ class NodeRunner:
     def _look_for_files(self, name: str) -> None:
         at_us = self._clock.now_us()
         look = self._finders[name].look(self._log.ledger.files(name))
-        for message in look.changed:
+        for message in look.warnings:
             _log.warning("%s", message)
         chunks = [chunk_found(chunk) for chunk in look.chunks]
         self._queue.put(events.FilesLooked(name, at_us, chunks, look.settled))

@@ -111,7 +111,6 @@ def test_a_file_that_is_being_written_waits(tmp_path: Path) -> None:
     finder = FileFinder(FilesSource(str(tmp_path), "json", settle_us=3_600_000_000))
     look = finder.look({})
     assert look.chunks == [] and not look.settled
-    assert look.wait_us is not None and 0 < look.wait_us <= 3_600_000_000
     age(tmp_path / "new.json", 7200)
     assert finder.look({}).settled and len(finder.look({}).chunks) == 1
 
@@ -122,13 +121,40 @@ def test_a_time_in_the_future_is_counted_from_when_it_was_seen(tmp_path: Path) -
     assert FileFinder(FilesSource(str(tmp_path), "json", settle_us=0)).look({}).settled
 
 
-def test_a_parquet_file_without_its_footer_waits(tmp_path: Path) -> None:
+@pytest.mark.parametrize("cut", [0, 3, 100, -6])
+def test_a_parquet_file_that_is_not_whole_is_named_once_and_taken_when_it_is(tmp_path: Path, cut: int) -> None:
     pq.write_table(table(10), tmp_path / "whole.parquet")
-    write(tmp_path / "half.parquet", (tmp_path / "whole.parquet").read_bytes()[:-6])
+    whole = (tmp_path / "whole.parquet").read_bytes()
     age(tmp_path / "whole.parquet")
-    look = FileFinder(FilesSource(str(tmp_path), "parquet")).look({})
-    assert [os.path.basename(path) for path in look.waiting] == ["half.parquet"]
-    assert len(look.chunks) == 1
+    half = tmp_path / "half.parquet"
+    finder = FileFinder(FilesSource(str(tmp_path), "parquet"))
+    half.write_bytes(whole[:cut])
+    assert [os.path.basename(path) for path in finder.look({}).waiting] == ["half.parquet"]
+    age(half)
+    look = finder.look({})
+    assert look.settled and len(look.chunks) == 1
+    (warning,) = look.warnings
+    assert "half.parquet is no whole parquet file" in warning and "rename" in warning
+    assert finder.look({}).warnings == []
+    write(half, whole)
+    assert len(finder.look({}).chunks) == 2
+
+
+def test_a_file_or_folder_that_may_not_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: object) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    pq.write_table(table(10), tmp_path / "a.parquet")
+    age(tmp_path / "a.parquet")
+    finder = FileFinder(FilesSource(str(tmp_path), "parquet"))
+    with monkeypatch.context() as patched:
+        # The tests may run as a user who may read everything.
+        patched.setattr(pq, "read_metadata", refuse)
+        assert "a.parquet cannot be read ([Errno 13] Permission denied" in finder.look({}).warnings[0]
+        patched.setattr(os, "scandir", refuse)
+        with pytest.raises(Misconfigured, match=r"cannot be listed: .*Permission denied"):
+            finder.look({})
+    assert len(finder.look({}).chunks) == 1
 
 
 def test_a_file_that_was_taken_and_changed_is_reported_once_and_not_read(tmp_path: Path) -> None:
@@ -140,8 +166,8 @@ def test_a_file_that_was_taken_and_changed_is_reported_once_and_not_read(tmp_pat
     write(path, '{"item": "a"}\n{"item": "b"}\n')
     look = finder.look(already)
     assert look.chunks == []
-    assert len(look.changed) == 1 and str(path) in look.changed[0]
-    assert finder.look(already).changed == []
+    assert len(look.warnings) == 1 and str(path) in look.warnings[0]
+    assert finder.look(already).warnings == []
 
 
 def test_a_file_that_changed_since_it_was_cut_is_not_read(tmp_path: Path) -> None:
