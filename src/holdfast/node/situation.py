@@ -81,10 +81,20 @@ class Situation:
         if ending is not None and ending > FIRST_BUCKET and committed != ending:
             # It is on its way into the journal; no wave may pass it before.
             return min(target, ending) - 1
-        if committed is not None and not self.had_rows(stage, committed):
+        if committed is not None and not self.had_rows(stage, committed) and not self._is_waited_for(stage, committed):
             # Nothing came since an earlier run: what it ended stays ended where it did.
             return min(target, committed)
         return target if committed == target else target - 1
+
+    def _is_waited_for(self, stage: Stage, bucket_end: int) -> bool:
+        """Return whether a stage that reads this one has gone up to `bucket_end` and needs a later bucket to end in."""
+        for reader in self.stages.values():
+            if any(read.stream == stage.name for read in reader.inputs):
+                ended = self.ledger.ended(reader.name)
+                is_there = any(unit.bucket_committed >= bucket_end for unit in self.units_of(reader.name))
+                if is_there and (ended is None or self.had_rows(reader, ended)):
+                    return True
+        return False
 
     def stream_end(self, stream: str) -> int:
         bucket_end = self.ledger.stream_bucket_end(stream)
