@@ -48,6 +48,8 @@ class Batches:
         self._name = name
         self._recent: OrderedDict[int, Flight] = OrderedDict()
         self._failed: set[int] = set()
+        if epoch is not None and (type(epoch) is not int or epoch < 0):
+            raise Misconfigured(f"{self._text()}: epoch is {epoch!r} and must be a whole number from 0.")
         last = ledger.batch_last(stream, name)
         if epoch is None:
             epoch = 0 if last is None else last[0] + 1
@@ -63,8 +65,8 @@ class Batches:
         """Return what became of a batch that was sent before; None for a new one."""
         if sequence is None:
             return None
-        if sequence < 0:
-            raise Misconfigured(f"{self._text()}: sequence {sequence} is negative; sequences count from 0.")
+        if type(sequence) is not int or sequence < 0:
+            raise Misconfigured(f"{self._text()}: sequence is {sequence!r} and must be a whole number from 0.")
         if sequence in self._recent:
             return self._recent[sequence]
         last = self._ledger.batch_last(self._stream, self._name)

@@ -10,6 +10,7 @@ Invariants:
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 import uuid
 from typing import Any
@@ -208,8 +209,14 @@ def locate(store_url: str, stream: str) -> Located:
     raise Misconfigured(f"the store {store_url!r} has no stream {stream!r}. There are: {there}.")
 
 
-def wait_until_located(store_url: str, stream: str, wait_us: int) -> Located:
+def wait_until_located(store_url: str | os.PathLike[str], stream: str, wait_us: int) -> Located:
     """Find a stream as `locate` does, and wait for its pipeline to be started for the first time if need be."""
+    store_url = os.fspath(store_url) if isinstance(store_url, os.PathLike) else store_url
+    if not isinstance(store_url, str) or not store_url or not isinstance(stream, str):
+        raise Misconfigured(
+            f"store {store_url!r}, stream {stream!r}: expected the pipeline's store as a path or URL, and the name of "
+            "a stream, such as 'retail-store' and 'north'."
+        )
     deadline = time.monotonic() + wait_us / 1e6
     store = open_store(store_url)
     watch = Watch() if isinstance(store, LocalStore) else None

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from holdfast.connect.values import check_values
 from holdfast.errors import SchemaMismatch
 
 
@@ -185,7 +186,10 @@ def _table_of_dicts(rows: Any, schema: pa.Schema, subject: str) -> pa.Table:
         raise SchemaMismatch(
             f"{subject}: unknown columns {', '.join(map(repr, unknown))}. Expected {_columns_text(schema)}."
         )
-    return _table_of_columns({name: [row.get(name) for row in dicts] for name in schema.names}, schema, subject)
+    columns = {name: [row.get(name) for row in dicts] for name in schema.names}
+    for field in schema:
+        check_values(columns[field.name], field.type, f"{subject}: column {field.name!r}")
+    return _table_of_columns(columns, schema, subject)
 
 
 def _table_of_columns(

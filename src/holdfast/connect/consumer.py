@@ -53,12 +53,12 @@ class Consumer:
         lease: str | None = None,
     ) -> None:
         check_view(view)
-        if not isinstance(start, int) and start not in ("earliest", "latest"):
+        if type(start) is not int and start not in ("earliest", "latest"):
             raise Misconfigured(f"start {start!r} is not known; expected 'earliest', 'latest' or a bucket.")
         self._view: View = view
         self._name = None if name is None else validate_name(name)
         self._lease_us = LEASE_US if lease is None else duration_us(lease, "lease")
-        self._located = wait_until_located(str(store), stream, duration_us(wait, "wait"))
+        self._located = wait_until_located(store, stream, duration_us(wait, "wait"))
         self._store = self._located.store
         self._stream = self._located.stream
         self._width_us = self._located.topology.bucket_width_us

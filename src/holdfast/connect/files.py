@@ -100,8 +100,8 @@ class FileFinder:
             is_there = isinstance(error, pa.ArrowInvalid) or error.errno is None
             what = f"is no whole {self._source.format} file" if is_there else "cannot be read"
             raise FileChanged(
-                f"file {path} {what} ({str(error).splitlines()[0]}); it is left alone until that is otherwise. Write files "
-                "under a name that begins with '_' or '.', and rename them when whole."
+                f"file {path} {what} ({str(error).splitlines()[0]}); it is left alone until that is otherwise. Write "
+                "files under a name that begins with '_' or '.', and rename them when whole."
             ) from error
         if any((chunk.size_bytes, chunk.modified_ns) != (size, modified_ns) for chunk in cut):
             return None

@@ -71,10 +71,10 @@ class Producer:
         timeout: str | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self._name = validate_name(name or "producer")
+        self._name = validate_name("producer" if name is None else name)
         self._timeout_s = None if timeout is None else duration_us(timeout, "timeout") / 1e6
         self._clock: Clock = clock or WallClock()
-        self._located = wait_until_located(str(store), stream, duration_us(wait, "wait"))
+        self._located = wait_until_located(store, stream, duration_us(wait, "wait"))
         self._source, origin = _source_of(self._located)
         topology = self._located.topology
         self._stream = self._source.name
@@ -379,7 +379,9 @@ def _microseconds(at: datetime.datetime | int | None, clock: Clock) -> int:
     if isinstance(at, datetime.datetime):
         moment = at if at.tzinfo is not None else at.replace(tzinfo=datetime.UTC)
         return (moment - datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)) // datetime.timedelta(microseconds=1)
-    return int(at)
+    if type(at) is not int:
+        raise Misconfigured(f"a boundary is {at!r} and must be a datetime, or microseconds since 1970 as an int.")
+    return at
 
 
 def _time_text(time_us: int) -> str:

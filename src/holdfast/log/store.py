@@ -33,7 +33,7 @@ def number_of(name: str, suffix: str = "") -> int | None:
 
 def validate_name(name: str) -> str:
     """Return `name` if it may become a part of a path, else raise `NameInvalid`."""
-    if is_name(name):
+    if isinstance(name, str) and is_name(name):
         return name
     raise NameInvalid(
         f"the name {name!r} cannot become a file name: expected 1 to {NAME_LENGTH_MAX} letters (a-z, A-Z), digits, "

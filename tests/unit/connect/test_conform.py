@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import datetime
 import math
+from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -41,6 +43,11 @@ def test_a_key_that_a_dict_lacks_is_null_and_nan_stays_nan() -> None:
         ([{"item": "a", "prize": 1.0}], "unknown columns 'prize'"),
         ([{"item": "a", "price": "cheap"}], "column 'price': expected double"),
         ([{"item": "a", "count": 2**40}], "column 'count': expected int32"),
+        ([{"count": 1}, {"count": 1.0}], r"column 'count': expected int32, found the float 1\.0"),
+        ([{"count": True}], "column 'count': expected int32, found the bool True"),
+        ([{"price": False}], "column 'price': expected double, found the bool False"),
+        ([{"item": 5}], "column 'item': expected string, found the int 5"),
+        ([{"item": b"a"}], "column 'item': expected string, found the bytes"),
         (pa.table({"item": ["a"], "price": [1.0]}), "missing 'count'"),
         (pa.table({"item": ["a"], "price": ["1"], "count": [1]}), "column 'price': expected double, found string"),
         (pa.table({"item": ["a"], "price": [1.0], "count": [2**40]}), "column 'count': a value"),
@@ -54,6 +61,24 @@ def test_a_key_that_a_dict_lacks_is_null_and_nan_stays_nan() -> None:
 def test_what_does_not_fit_is_refused_by_name(rows: Any, text: str) -> None:
     with pytest.raises(SchemaMismatch, match=text):
         table_of(rows, SCHEMA, "stream sales")
+
+
+def test_values_inside_of_values_are_checked_too() -> None:
+    inner = pa.struct([("n", pa.int32()), ("raw", pa.binary())])
+    schema = pa.schema([("one", inner), ("many", pa.list_(inner)), ("exact", pa.decimal128(5, 2))])
+    good = {"one": {"n": 1}, "many": [{"n": np.int8(2), "raw": b"x"}, None], "exact": 3}
+    (row,) = table_of([good], schema, "s").to_pylist()
+    assert row == {"one": {"n": 1, "raw": None}, "many": [{"n": 2, "raw": b"x"}, None], "exact": Decimal("3.00")}
+    wrong = {
+        "column 'one': unknown field 'm'": {"one": {"m": 1}},
+        "column 'one', field 'n': expected int32, found the float": {"one": {"n": 1.5}},
+        "column 'many', field 'raw': expected binary, found the str": {"many": [{"raw": "x"}]},
+        "column 'many': expected a list, found the dict": {"many": {"n": 1}},
+        "column 'exact': expected decimal128.5, 2., found the float": {"exact": 1.25},
+    }
+    for told, values in wrong.items():
+        with pytest.raises(SchemaMismatch, match=told):
+            table_of([values], schema, "s")
 
 
 def test_repeated_columns_are_refused() -> None:

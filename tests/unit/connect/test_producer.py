@@ -95,7 +95,7 @@ def test_sequences_ascend(url: str, store: LocalStore) -> None:
     with Producer(url, "north") as producer:
         producer.send(rows("a"), sequence=5)
         assert producer.send(rows("a"), sequence=3).repeated
-        with pytest.raises(Misconfigured, match="negative"):
+        with pytest.raises(Misconfigured, match="must be a whole number"):
             producer.send(rows("a"), sequence=-1)
     assert items_of(url, "north") == ["a"]
 
@@ -244,6 +244,30 @@ def test_programs_without_spark_do_not_load_it(url: str, store: LocalStore) -> N
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     subprocess.run([sys.executable, "-c", script, url], env=environment, check=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"store": None}, "store None.*expected the pipeline's store"),
+        ({"stream": None}, "stream None: expected .*the name of a stream"),
+        ({"stream": "nort"}, r"no stream 'nort'\. There are: .*north"),
+        ({"name": 5}, "the name 5 cannot become a file name"),
+        ({"epoch": "x"}, "epoch is 'x' and must be a whole number"),
+        ({"timeout": 5}, "timeout: 5 is not an interval"),
+    ],
+)
+def test_wrong_arguments_are_refused_and_the_stream_stays_free(
+    url: str, store: LocalStore, options: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(Misconfigured, match=told):
+        Producer(**{"store": url, "stream": "north", "wait": "1 millisecond", **options})
+    with Producer(url, "north") as producer:
+        for sequence in ("a", -1, True):
+            with pytest.raises(Misconfigured, match="must be a whole number from 0"):
+                producer.send(rows("a"), sequence=sequence)  # type: ignore[arg-type]
+        with pytest.raises(Misconfigured, match="must be a datetime"):
+            producer.boundary("soon")  # type: ignore[arg-type]
 
 
 def test_a_closed_producer_says_so(url: str, store: LocalStore) -> None:
