@@ -52,6 +52,7 @@ class Chaos(Process):
         rates.repeated = random.choice([0.0, 0.1, 0.3])
         rates.receipt_lost = random.choice([0.0, 0.0, 0.05])
         rates.late = random.choice([0.0, 0.05, 0.2])
+        rates.crowded = random.choice([0.0, 0.5])
         rates.restart_killed = random.choice([0.0, 0.0, 0.3])
 
     def begin(self) -> None:
@@ -67,7 +68,7 @@ class Chaos(Process):
         disk.wanted.clear()
         disk.interruptions.clear()
         rates = world.rates
-        rates.repeated = rates.receipt_lost = rates.late = rates.restart_killed = 0.0
+        rates.repeated = rates.receipt_lost = rates.late = rates.restart_killed = rates.crowded = 0.0
         for process in [*world.nodes, *world.workers, *world.producer_lives, *world.readers.values()]:
             process.paused_until_us = 0
 

@@ -93,6 +93,7 @@ class NodeProcess(Process):
         if self.timeline.chance(world.rates.restart_killed):
             number = len(world.disk.operations) + self.timeline.random.randint(0, 25)
             world.disk.fail_at(number, self.timeline.random.choice(list(How)), crash=True)
+        world.taking()
         overlapped = [node for node in world.living_nodes if node is not self and node.is_open]
         try:
             self._log = StreamLog.open(

@@ -89,6 +89,7 @@ class ProducerProcess(Process):
     def open(self) -> None:
         """Take the stream over, and find out what of the last life is logged."""
         world, stream = self.world, self.feed.stream
+        world.taking()
         try:
             log = self._log = StreamLog.open(
                 self.store,

@@ -58,19 +58,25 @@ class ReaderProcess(Process):
     def _read(self) -> None:
         self._reader.poll()
         end = self._reader.ledger.stream_bucket_end(self.seen.stream) if self._reader.started else None
-        if end is not None and end > self._position:
-            try:
-                self._read_to(end)
-                self._failures = 0
-            except FileNotFoundError as error:
-                # A frame that was moved just now: the next poll says where it is.
-                self.timeline.count("a frame moved under a reader")
-                self._failures += 1
-                if self._failures > FAILURES_MAX:
-                    self.world.violated(f"{self.name} cannot read buckets from {self._position} on: {error}")
-            if self.timeline.chance(0.5):
-                self._commit()
-        self.soon(120_000, self._read)
+        if end is None or end <= self._position:
+            self.soon(120_000, self._read)
+        else:
+            # Between the look and the reading anything may happen to the frames.
+            self.soon(60_000, lambda: self._take(end))
+
+    def _take(self, end: int) -> None:
+        try:
+            self._read_to(end)
+            self._failures = 0
+        except FileNotFoundError as error:
+            # A frame that was moved just now: the next poll says where it is.
+            self.timeline.count("a frame moved under a reader")
+            self._failures += 1
+            if self._failures > FAILURES_MAX:
+                self.world.violated(f"{self.name} cannot read buckets from {self._position} on: {error}")
+        if self.timeline.chance(0.5):
+            self._commit()
+        self.soon(60_000, self._read)
 
     def _read_to(self, end: int) -> None:
         ledger = self._reader.ledger

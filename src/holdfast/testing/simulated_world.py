@@ -55,6 +55,8 @@ class Rates(msgspec.Struct):
     receipt_lost: float = 0.0
     late: float = 0.0
     restart_killed: float = 0.0
+    crowded: float = 0.0
+    """How often others act between all steps of a take-over."""
 
 
 class World:
@@ -192,6 +194,13 @@ class World:
         if self.broken is not None:
             raise Violation(self.broken)
         return more
+
+    def taking(self) -> None:
+        """Somebody is about to take streams over."""
+        if self.timeline.chance(self.rates.crowded):
+            number = len(self.disk.operations)
+            for step in range(12):
+                self.disk.interrupt_at(number + step, self.timeline.interleave)
 
     def took(self, term: Term) -> None:
         """Somebody has taken streams over."""
