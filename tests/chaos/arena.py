@@ -105,5 +105,8 @@ def arena_in(folder: Path, seed: int) -> Iterator[Arena]:
         (folder / "dropped").mkdir()
         try:
             yield arena
+            wait_until(
+                lambda: not any(node.has_orphans() for node in arena.nodes), "waiting for killed nodes' processes"
+            )
         finally:
             arena.end()

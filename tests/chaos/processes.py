@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("pipeline_under_test.py")
+ARCHIVE_BUILDER = b"holdfast.spark.jvm"
+"""Makes the class archive once for all, and may outlive whoever needed it first."""
 PATIENCE_S = 120.0
 """How long a condition may take on a busy machine. Nothing here says how fast anything is."""
 
@@ -28,6 +30,7 @@ class NodeProcess:
     """A node in a session of its own. What it says is appended to `node.log` in its folder."""
 
     def __init__(self, folder: Path, states: Path, kind: str, *options: str) -> None:
+        self._orphans: list[int] = []
         self.messages = folder / "node.log"
         self.said_from = self.messages.stat().st_size if self.messages.exists() else 0
         with open(self.messages, "ab") as output:
@@ -62,8 +65,13 @@ class NodeProcess:
 
     def kill(self) -> None:
         """SIGKILL the node's Python alone, as a crash would; its JVM finds its input closed."""
+        self._orphans += [pid for pid in descendants(self.process.pid) if ARCHIVE_BUILDER not in command_line(pid)]
         self.process.kill()
         self.process.wait()
+
+    def has_orphans(self) -> bool:
+        """Return whether the JVM, the daemon or a worker of a killed node still runs."""
+        return any(map(is_alive, self._orphans))
 
     def signal_all(self, pids: list[int], number: int) -> None:
         for pid in pids:
@@ -107,6 +115,13 @@ def children(pid: int) -> Iterator[int]:
         for task in os.listdir(f"/proc/{pid}/task"):
             with contextlib.suppress(OSError):
                 yield from map(int, Path(f"/proc/{pid}/task/{task}/children").read_text().split())
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process still runs; one that nobody has asked for its exit status does not."""
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
 
 
 def command_line(pid: int) -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from tests.chaos.arena import Arena, arena_in
 from tests.chaos.feed import Feed
 from tests.chaos.oracle import check_digests, check_rows, counted, rows_in
-from tests.chaos.processes import NodeProcess, wait_until
+from tests.chaos.processes import NodeProcess, is_alive, wait_until
 from tests.chaos.tally import Tally
 
 from holdfast.connect.consumer import Consumer
@@ -24,7 +24,9 @@ def kill_one(target: str, node: NodeProcess) -> None:
     wait_until(lambda: find() or not node.lives, f"waiting for a {target}")
     found = find()
     assert found, f"there is no {target} to kill: {node.said()}"
+    orphans = node.workers() if target == "daemon" else []
     os.kill(found[0], signal.SIGKILL)
+    wait_until(lambda: not any(map(is_alive, orphans)), "waiting for the workers to die with their daemon")
 
 
 def start_again(arena: Arena, kind: str) -> NodeProcess:
