@@ -74,7 +74,6 @@ HAPPENS: Final = [
     "a batch was sent again and known",
     "a snapshot could not be read",
     "a snapshot is damaged",
-    "a frame moved under a reader",
     "a snapshot was given up",
     "a state in memory was overtaken",
     "work failed: StateBusy",

@@ -2,7 +2,7 @@
 
 Guarantees:
     * Every fault is one that a real machine, disk or network has; none of them lets a promise be broken.
-    * When `heal` has returned nothing goes wrong any more.
+    * When `heal` has returned nothing goes wrong any more; who is paused wakes up in his time.
 """
 
 from __future__ import annotations
@@ -69,8 +69,6 @@ class Chaos(Process):
         disk.interruptions.clear()
         rates = world.rates
         rates.repeated = rates.receipt_lost = rates.late = rates.restart_killed = rates.crowded = 0.0
-        for process in [*world.nodes, *world.workers, *world.producer_lives, *world.readers.values()]:
-            process.paused_until_us = 0
 
     def _act(self) -> None:
         weights = [weight for weight, _ in self._faults]
@@ -134,7 +132,9 @@ class Chaos(Process):
             self._pause(self.timeline.random.choice(living))
 
     def _pause(self, process: Process) -> None:
-        process.paused_until_us = self.timeline.now_us + self.timeline.random.randint(10_000, 900_000)
+        until_us = self.timeline.now_us + self.timeline.random.randint(10_000, 900_000)
+        # Never shorter than before: what waits for the end of the first pause must not be overtaken.
+        process.paused_until_us = max(until_us, process.paused_until_us)
         self._did(f"a {type(process).__name__.removesuffix('Process').lower()} is paused", process.name)
 
     def _overlap_nodes(self) -> None:

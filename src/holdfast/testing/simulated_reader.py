@@ -62,7 +62,7 @@ class ReaderProcess(Process):
             self.soon(120_000, self._read)
         else:
             # Between the look and the reading anything may happen to the frames.
-            self.soon(60_000, lambda: self._take(end))
+            self.soon(800_000 if self.timeline.chance(0.1) else 50_000, lambda: self._take(end))
 
     def _take(self, end: int) -> None:
         try:
