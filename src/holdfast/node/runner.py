@@ -44,6 +44,7 @@ from holdfast.ports import Store
 
 _log = logging.getLogger("holdfast")
 LOST_CHECK_S = 0.05
+ALIVE_CHECK_S = 1.0
 
 
 class Waves(Protocol):
@@ -182,7 +183,7 @@ class NodeRunner:
             self._look_for_lost(waves)
             left_s = max(0.0, (wake_us - self._clock.now_us()) / 1e6)
             try:
-                found = self._queue.get(timeout=min(left_s, LOST_CHECK_S) if self._busy else left_s)
+                found = self._queue.get(timeout=min(left_s, LOST_CHECK_S if self._busy else ALIVE_CHECK_S))
             except queue.Empty:
                 if self._clock.now_us() >= wake_us:
                     return events.TimePassed()
@@ -190,11 +191,13 @@ class NodeRunner:
                 return events.ReceiptArrived(RECEIPT_DECODER.decode(found)) if isinstance(found, bytes) else found
 
     def _look_for_lost(self, waves: Waves) -> None:
-        """Now and then look for jobs that ended without a receipt; waves not yet due an answer cost nothing."""
+        """Now and then look for jobs that ended without a receipt; waves not yet due an answer cost nothing.
+
+        A node without waves looks too, more rarely: Spark may be gone.
+        """
         now_s = time.monotonic()
-        if now_s - self._looked_for_lost_s < LOST_CHECK_S:
-            return
-        if any(now_s - started_s > LOST_CHECK_S for started_s in self._busy.values()):
+        is_due = any(now_s - started_s > LOST_CHECK_S for started_s in self._busy.values())
+        if now_s - self._looked_for_lost_s >= (LOST_CHECK_S if is_due else ALIVE_CHECK_S):
             self._looked_for_lost_s = now_s
             for wave, slot, reason in waves.lost():
                 # Behind its receipt, if that is in the queue already: the decider then knows the wave no more.

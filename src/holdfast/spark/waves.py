@@ -157,9 +157,14 @@ class Waves:
         """Return (wave, slot, why) of jobs that have ended and whose receipt was not `received`, and forget them.
 
         Spark delivers a task's accumulator updates before it completes its job. So a receipt that there is has been
-        handed to `on_receipt` before its wave is named here.
+        handed to `on_receipt` before its wave is named here. Raises `PipelineFailed` when Spark itself is gone.
         """
         with _spark_answers():
+            if self._context._jsc is None or self._context._jsc.sc().isStopped():
+                raise PipelineFailed(
+                    "the Spark session of this pipeline was stopped. Nothing committed is lost; start it again with "
+                    "a session that lives on"
+                )
             ended = [(key, job) for key, job in self._jobs.items() if job.future.isDone()]
             return [(*key, _reason_of(self._jobs.pop(key).future)) for key, _ in ended]
 
