@@ -547,7 +547,21 @@ class NodeDecider:
             stream = delivery.sink.stream
             needed = delivery.bucket_done if delivery.intent is None else delivery.intent.bucket_start
             keep_from[stream] = min(needed, keep_from.get(stream, needed))
-        self._commands.append(events.Trim(keep_from))
+        self._commands.append(events.Trim(self._unread() | keep_from))
+
+    def _unread(self) -> dict[str, int]:
+        """Return how long to keep what only consumers read: outputs without a sink, late rows, rejects."""
+        here = self.situation
+        retained = here.options.retain_unread_us // here.topology.bucket_width_us
+        keep_from: dict[str, int] = {}
+        for stage in here.stages.values():
+            bucket_end = here.output_end(stage.name)
+            if bucket_end == FIRST_BUCKET:
+                continue
+            sides = [f"{read.stream}.{kind}" for read in stage.inputs for kind in ("late", "rejects")]
+            for stream in (stage.name, f"{stage.name}.rejects", *sides):
+                keep_from[stream] = min(bucket_end - retained, keep_from.get(stream, bucket_end))
+        return keep_from
 
     def _is_over(self) -> bool:
         here = self.situation

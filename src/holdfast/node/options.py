@@ -19,5 +19,6 @@ class NodeOptions(msgspec.Struct, frozen=True):
     snapshot_deadline_us: int = 120_000_000
     trim_every_us: int = 5_000_000
     retain_us: int = 3_600_000_000
+    retain_unread_us: int = 7 * 86_400_000_000
     reopen_every_us: int = 1_000_000
     available_now: bool = False

@@ -77,7 +77,8 @@ class StreamTrimmer:
     def _needs(self, stream: str, bucket: int, now_us: int) -> list[Need]:
         """Return who needs the stream from where on, the time to retain among them."""
         complete = self._journal.ledger.stream_bucket_end(stream)
-        kept = FIRST_BUCKET if complete is None else complete - self._retain_buckets
+        # A side stream has no boundary of its own; then the pipeline's word counts.
+        kept = bucket if complete is None else complete - self._retain_buckets
         needs = [Need("the pipeline", bucket), Need("the time to retain", kept)]
         needs += [
             Need(f"consumer {held.name}", held.bucket) for held in leases(self._store, stream) if held.holds(now_us)

@@ -1,4 +1,4 @@
-"""A pipeline of one stage without Spark or node: rows are logged, one slot carries out orders, a journal names results."""
+"""A pipeline of one stage without Spark or node: rows are logged, a slot does orders, a journal names results."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class SlotSession:
         return Slot(self.setup, f"node-{id(self)}", self.store)
 
     def restart(self, memory: bool = True) -> None:
-        """Begin again as a new node does after a crash; without `memory`, on a host that has never seen the pipeline."""
+        """Begin again as a new node after a crash; without `memory`, on a host that has never seen the pipeline."""
         self.slot.close()
         self.log.close()
         self.log = self.open_log()

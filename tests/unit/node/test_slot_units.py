@@ -1,4 +1,4 @@
-"""What a slot does with units: attach, process, roll back, publish, reject; and what it answers when things go wrong."""
+"""What a slot does with units: attach, process, roll back, publish, reject; and its answers when things go wrong."""
 
 from __future__ import annotations
 
