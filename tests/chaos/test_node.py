@@ -61,6 +61,12 @@ def test_one_node_per_store_stopped_by_signals_and_without_leaks(tmp_path: Path)
             feed.finish()
         finally:
             feed.leave()
+        # With nobody who sends there are no waves, and so none that could be lost.
+        node = arena.start("time")
+        wait_until(lambda: node.workers() or not node.lives, "waiting for a node with nothing to do")
+        node.signal_all(node.jvms(), signal.SIGKILL)
+        assert node.ended() == 1, node.said()
+        assert "Nothing committed is lost" in node.said(), node.said()
         arena.run_to_the_end("time")
         check_rows("time", rows_in(tmp_path), feed.tables())
         check_digests(tmp_path, 51, feed.tables())

@@ -38,7 +38,7 @@ Rows = list[dict[str, Any]]
 Results = list[tuple[Any, Any]]
 PACE_S = 0.15
 KILL_AT = PIECES // 2
-START_S = 60.0
+START_S = 100.0
 FAULTS = ("lost", "duplicated", "different")
 
 
