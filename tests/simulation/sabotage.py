@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.connect import trimming as connect_trimming
-from holdfast.log import retention, rewrite, segment, stream_reader, terms
+from holdfast.log import rewrite, segment, stream_reader, terms
 from holdfast.log.journal import JournalReader, JournalWriter
 from holdfast.log.ledger import Ledger
 from holdfast.log.terms import Term
@@ -19,7 +18,7 @@ from holdfast.model import FIRST_BUCKET
 from holdfast.node import events, scheduling, situation, trimming
 from holdfast.node.decider import NodeDecider
 from holdfast.node.delivery import Delivery
-from holdfast.node.messages import AttachWork, UnitWork
+from holdfast.node.messages import UnitWork
 from holdfast.node.situation import Situation
 from holdfast.ports import Store
 from holdfast.testing.simulated_memory import MemoryState
@@ -143,23 +142,6 @@ def recover_below_the_mark_alone(patch: pytest.MonkeyPatch) -> None:
 # Repairs taken back
 
 
-def delete_segments_of_a_successor(patch: pytest.MonkeyPatch) -> None:
-    def decide(ledger: Ledger, needs: Any, sizes: Any, *, closed_folders: Any) -> Any:
-        (stream,) = sizes
-        closed = {path.rpartition("/")[0] for path in sizes[stream]} - {max(ledger.segment_last(stream), default="")}
-        return original(ledger, needs, sizes, closed_folders=closed)
-
-    original = retention.decide
-    patch.setattr(connect_trimming, "decide", decide)
-
-
-def take_up_a_state_that_was_overtaken(patch: pytest.MonkeyPatch) -> None:
-    def attach_work(*arguments: Any) -> AttachWork:
-        return AttachWork(*arguments[:-1])
-
-    patch.setattr(scheduling, "AttachWork", attach_work)
-
-
 def look_for_the_next_term_alone(patch: pytest.MonkeyPatch) -> None:
     def is_succeeded(store: Store, stream: str, number: int) -> bool:
         names = store.list(terms.terms_folder(stream))
@@ -231,8 +213,6 @@ SABOTAGES: Sequence[Sabotage] = [
 
 REPAIRS_TAKEN_BACK: Sequence[Sabotage] = [
     look_for_the_next_term_alone,
-    delete_segments_of_a_successor,
-    take_up_a_state_that_was_overtaken,
     remember_the_last_end_alone,
     reopen_as_often_as_asked,
     hold_a_bucket_up_by_its_own_rows,

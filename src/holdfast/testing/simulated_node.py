@@ -383,7 +383,8 @@ class NodeProcess(Process):
             self._trim_snapshots(self._log.ledger)
             if self.timeline.chance(world.rewriting):
                 self._rewrite_some(self._log.ledger)
-        except HoldfastError as error:
+        except (HoldfastError, FileNotFoundError) as error:
+            # A successor may have deleted it: as in `node.housekeeping` the errand fails, not the node.
             self.timeline.tell(self.name, f"could not trim: {error}")
         self.world.observe(self.world.node_streams)
 
