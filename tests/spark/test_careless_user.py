@@ -75,7 +75,7 @@ SOURCES: list[Case] = [
     ("IntegerType.* is not a schema; give", lambda w: w.source("int")),
     ("has no columns", lambda w: w.source("")),
     ("two columns named 'x'; rename", lambda w: w.source("x int, X string")),
-    ("a batch DataFrame as a source .*use hf.files", lambda w: w.source(w.spark.range(3))),
+    ("a batch DataFrame ends, .*hf.files for a folder", lambda w: w.source(w.spark.range(3))),
     ("late is 'keep' and can be 'drop' or 'side'", lambda w: w.source("a int", late="keep")),
     ("on_error is True and can be 'stop' or 'reject'", lambda w: w.source("a int", on_error=True)),
     ("tuple_time .*'at' is not there; the source has struct<a:int>", lambda w: w.source("a int", tuple_time="at")),

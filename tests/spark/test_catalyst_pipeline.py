@@ -202,9 +202,6 @@ def refused(north: hf.Stream, F: Any) -> dict[str, Callable[[], object]]:
         "two columns named 'item'": lambda: north.select("item", "item"),
         "mapInArrow": lambda: north.select(F.rand()),
         "replica_of": lambda: north._pipeline.source("copy", "a int", replica_of="north"),
-        "streaming DataFrame": lambda: north._pipeline.source(
-            "s", north._pipeline.spark.readStream.format("rate").load()
-        ),
         "watermark already": lambda: north.withWatermark("sold_at", "1 second").withWatermark("sold_at", "2 seconds"),
         "toSpark": lambda: north.groupBy("item", hf.count_window(2)).count().toSpark(),
         "hf.count_window": lambda: north.groupBy(F.window("sold_at", "1 second"), hf.count_window(2)).count(),
