@@ -24,6 +24,7 @@ from holdfast.log.retention import Need, decide
 from holdfast.log.stream_log import StreamLog
 from holdfast.log.stream_reader import StreamReader
 from holdfast.model import FIRST_BUCKET
+from holdfast.plan import Stage
 from holdfast.ports import Store
 
 RETAIN_US = 3_600_000_000
@@ -38,8 +39,9 @@ class Trimmer:
         self._stream = located.stream
         self._width_us = located.topology.bucket_width_us
         self._log = log
-        readers = [s.name for s in located.topology.stages if any(i.stream == located.stream for i in s.inputs)]
-        self._readers = [StreamReader(self._store, name) for name in readers]
+        stages = located.topology.stages
+        self._stages = {s.name: s for s in stages if any(i.stream == located.stream for i in s.inputs)}
+        self._readers = [StreamReader(self._store, name) for name in self._stages]
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
@@ -95,7 +97,7 @@ class Trimmer:
         needs = []
         for reader in self._readers:
             reader.poll()
-            needs.append(Need(reader.stream, replay_from(reader.ledger, reader.stream)))
+            needs.append(Need(reader.stream, replay_from(reader.ledger, self._stages[reader.stream])))
         now_us = time.time_ns() // 1000
         # An unreadable lease may be one that holds: nothing is deleted then.
         try:
@@ -109,13 +111,18 @@ class Trimmer:
         return needs
 
 
-def replay_from(ledger: Ledger, stage: str) -> int:
+def replay_from(ledger: Ledger, stage: Stage) -> int:
     """Return the oldest bucket of its inputs that a stage may have to read again."""
-    oldest = []
-    for shard in range(ledger.shards):
-        kept = [snapshot.bucket_end for snapshot in ledger.snapshots(stage, shard)]
-        oldest.append(kept[0] if len(kept) > 1 else FIRST_BUCKET)
-    return min(oldest)
+    return min(_unit_replay_from(ledger, stage, shard) for shard in range(ledger.shards))
+
+
+def _unit_replay_from(ledger: Ledger, stage: Stage, shard: int) -> int:
+    if stage.aggregation is None:
+        # What keeps no state has nothing to rebuild.
+        unit = ledger.unit(stage.name, shard)
+        return FIRST_BUCKET if unit is None else unit.bucket_end
+    kept = [snapshot.bucket_end for snapshot in ledger.snapshots(stage.name, shard)]
+    return kept[0] if len(kept) > 1 else FIRST_BUCKET
 
 
 def _size(store: Store, path: str) -> int:

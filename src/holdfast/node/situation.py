@@ -196,6 +196,9 @@ class Situation:
 
     def replay_from(self, unit: Unit) -> int:
         """Return the oldest bucket that a unit may have to read again: the newer snapshot may turn out unreadable."""
+        if self.stages[unit.stage].aggregation is None:
+            # What keeps no state has nothing to rebuild.
+            return unit.bucket_committed
         kept = [snapshot.bucket_end for snapshot in self.ledger.snapshots(unit.stage, unit.shard)]
         return kept[0] if len(kept) > 1 else FIRST_BUCKET
 

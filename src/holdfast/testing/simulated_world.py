@@ -18,6 +18,7 @@ from holdfast.model import END_OF_TIME, FIRST_BUCKET, FrameRef, JournalItem
 from holdfast.node.decider import NodeDecider
 from holdfast.node.options import NodeOptions
 from holdfast.plan import (
+    Aggregation,
     ConsoleSink,
     FilesSource,
     ParquetSink,
@@ -42,6 +43,8 @@ WIDTH_US = 50_000
 KEYS = 7
 SPAN_US = 1_500_000
 """How long rows come."""
+KEEPS_STATE = Aggregation([], [], [])
+"""What a simulated stage computes is its own; that it has state to lose is what the node has to know."""
 
 
 class Violation(AssertionError):
@@ -116,9 +119,10 @@ class World:
             sources.append(Source(name, schema, origin, ["key"]))
         every_us = random.choice([100_000, 300_000, 700_000])
         inputs = [StageInput(source.name, schema, []) for source in sources]
-        stages = [Stage("totals", inputs, schema, None, [], schema, every_us, True)]
+        stages = [Stage("totals", inputs, schema, KEEPS_STATE, [], schema, every_us, True)]
         if random.random() < 0.35:
-            stages.append(Stage("peaks", [StageInput("totals", schema, [])], schema, None, [], schema, every_us, True))
+            peaks = [StageInput("totals", schema, [])]
+            stages.append(Stage("peaks", peaks, schema, KEEPS_STATE, [], schema, every_us, True))
         targets = {stages[-1].name, random.choice(stages).name}
         sinks = [
             Sink(f"out-{name}", name, ParquetSink("out", random.choice([50_000, 200_000]))) for name in sorted(targets)

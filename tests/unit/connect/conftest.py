@@ -11,7 +11,18 @@ import pytest
 
 from holdfast.connect import catalog
 from holdfast.log.local_store import LocalStore
-from holdfast.plan import FilesSource, ProducerSource, Source, Stage, StageInput, Topology
+from holdfast.plan import (
+    Aggregate,
+    Aggregation,
+    Column,
+    FilesSource,
+    Named,
+    ProducerSource,
+    Source,
+    Stage,
+    StageInput,
+    Topology,
+)
 
 SALES = pa.schema([("item", pa.string()), ("price", pa.float64())])
 TIMED = pa.schema([("item", pa.string()), ("at", pa.timestamp("us", tz="UTC"))])
@@ -37,8 +48,10 @@ def packed(schema: pa.Schema) -> bytes:
 
 
 def topology(width_us: int = HOUR_US, size_bytes_max: int = 4 << 30) -> Topology:
+    item = Named("item", Column("item", "string"))
+    count = Aggregation([item], [Aggregate("sales", "count_all", None, "bigint")], [item])
     stage = Stage(
-        "averages", [StageInput("north", packed(SALES), [], late="side")], packed(SALES), None, [], packed(SALES)
+        "averages", [StageInput("north", packed(SALES), [], late="side")], packed(SALES), count, [], packed(SALES)
     )
     sources = [
         Source("north", packed(SALES), ProducerSource(size_bytes_max), ["item"]),
