@@ -57,7 +57,8 @@ def session(name: str, **conf: str) -> SparkSession:
     """
     _worker_environment()
     given = "PYSPARK_GATEWAY_PORT" in os.environ
-    if not given:
+    own = not given and not _has_gateway()
+    if own:
         from holdfast.spark.jvm import launch_gateway
 
         launch_gateway(conf.get("spark.driver.memory", "1g"), meanwhile=_import_ahead)
@@ -73,10 +74,20 @@ def session(name: str, **conf: str) -> SparkSession:
     for key, value in (settings(master) | conf).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
+    if own:
+        # A program that this one starts has to make a JVM of its own.
+        for variable in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"):
+            os.environ.pop(variable, None)
     sys.setswitchinterval(0.0005)
     if fresh:
         _wake_workers(spark)
     return spark
+
+
+def _has_gateway() -> bool:
+    """Return whether this process is connected to a JVM already; not worth importing pyspark to find out."""
+    pyspark = sys.modules.get("pyspark")
+    return pyspark is not None and pyspark.SparkContext._gateway is not None
 
 
 def _import_ahead() -> None:
