@@ -15,8 +15,11 @@ import ctypes
 import gc
 import os
 import signal
+import sys
 from collections.abc import Callable
 from typing import Any
+
+from holdfast.spark import ahead
 
 PR_SET_PDEATHSIG = 1
 
@@ -65,9 +68,14 @@ def quiet_worker(worker: Callable[..., int]) -> Callable[..., int]:
 
 
 def main() -> None:
+    if sys.argv[1:2] == [ahead.OPTION]:
+        if not ahead.wait_for_stub(sys.argv[2], warm):
+            return
+    else:
+        ahead.hand_over()
+        warm()
     import pyspark.daemon
 
-    warm()
     pyspark.daemon.worker = quiet_worker(pyspark.daemon.worker)
     os.register_at_fork(after_in_child=die_with(os.getpid()))
     gc.collect()

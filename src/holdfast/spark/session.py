@@ -11,9 +11,11 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from holdfast.errors import SessionUnfit
+from holdfast.spark import ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -61,7 +63,11 @@ def session(name: str, **conf: str) -> SparkSession:
     if own:
         from holdfast.spark.jvm import launch_gateway
 
+        if (conf.get("spark.master") or os.environ.get("HOLDFAST_MASTER") or "local").startswith("local"):
+            ahead.start(os.environ["PYSPARK_PYTHON"])
         launch_gateway(conf.get("spark.driver.memory", "1g"), meanwhile=_import_ahead)
+        # A program that this one starts is not to take the warm daemon that waits for our JVM.
+        os.environ.pop(ahead.VARIABLE, None)
     from pyspark.sql import SparkSession
 
     if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
@@ -92,7 +98,8 @@ def _has_gateway() -> bool:
 
 def _import_ahead() -> None:
     """Import what a pipeline will need, while the JVM starts."""
-    import pyspark.sql.functions  # noqa: F401
+    for module in ("pyspark.sql.functions", "holdfast.pipeline.pipeline", "holdfast.spark.launch"):
+        import_module(module)
 
 
 def _wake_workers(spark: SparkSession) -> None:
