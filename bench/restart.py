@@ -88,6 +88,7 @@ def measure_ours(work: Path, kills: int, settle_s: float, archive: str | None) -
     command = process.command_of("bench.ours.restart:serve", {"store": store, "marks": str(marks)}, folder / "ended")
     supervisor = Supervisor(command, folder, None if archive else {"HOLDFAST_CLASS_ARCHIVE": "off"})
     sender = None
+    results = Results(store)
     try:
         supervisor.start()
         wait_until_marked(supervisor, marks)
@@ -95,7 +96,6 @@ def measure_ours(work: Path, kills: int, settle_s: float, archive: str | None) -
         fill(producer.send)
         producer.close()
         sender = start_sender("bench.sender:send_to_stream", {"store": store, "stream": "tuples"}, folder)
-        results = Results(store)
         results.follow()
         wait_for(supervisor, partial(results.wait_until_newer, 0, POLL_S))
 
@@ -104,6 +104,7 @@ def measure_ours(work: Path, kills: int, settle_s: float, archive: str | None) -
 
         return kill_repeatedly(supervisor, marks, kills, settle_s, first_result)
     finally:
+        results.close()
         supervisor.stop()
         if sender is not None:
             process.end(sender)

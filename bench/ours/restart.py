@@ -44,10 +44,19 @@ class Results:
         self._store = store
         self._changed = threading.Condition()
         self._seen: list[tuple[int, int]] = []
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def follow(self) -> None:
-        """Begin; the thread ends with the process."""
-        threading.Thread(target=self._follow, daemon=True).start()
+        """Begin, until `close`."""
+        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop following: the store is about to go."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join()
 
     def _follow(self) -> None:
         import pyarrow as pa
@@ -56,7 +65,7 @@ class Results:
         import holdfast as hf
 
         consumer = hf.Consumer(self._store, "averages", view="stable")
-        while True:
+        while not self._stopping.is_set():
             # A short wait each time: what is measured is not how a consumer is told of a new writer.
             table = consumer.poll(POLL_S)
             if table is None or not table.num_rows:
