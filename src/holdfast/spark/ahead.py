@@ -7,15 +7,18 @@
 
 Guarantees:
     * It is handed over to at most once, by a process of the same user: the socket lies in a folder of its own.
-    * The warm process ends when the driver ends before the handover; afterwards it is Spark's, like any daemon.
+    * The warm process ends when the driver ends before the handover; afterwards it is Spark's, like any daemon: it and
+      the stub end together.
     * It never changes what a worker sees: environment, arguments, folder and module path are those of the stub.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
+import select
 import shutil
 import signal
 import socket
@@ -124,10 +127,28 @@ def _take_over(stub: socket.socket) -> bool:
     sys.argv = place["argv"]
     sys.path += [folder for folder in place["path"] if folder not in sys.path]
     stub.sendall(_TAKEN)
+    _end_together(stub)
+    return True
+
+
+def _end_together(stub: socket.socket) -> None:
+    """Make the two processes one: each ends when the other does, whatever ended it."""
     # Never closed: the stub sees the end of this process by it.
     _stubs.append(stub)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    return True
+    daemon = os.getpid()
+
+    def end(number: int, frame: object) -> None:
+        # A worker that was forked has the handler too, and nothing to do with the stub.
+        if os.getpid() == daemon:
+            os._exit(1)
+
+    signal.signal(signal.SIGIO, end)
+    fcntl.fcntl(stub, fcntl.F_SETOWN, daemon)
+    fcntl.fcntl(stub, fcntl.F_SETFL, fcntl.fcntl(stub, fcntl.F_GETFL) | os.O_ASYNC)
+    readable, _, _ = select.select([stub], [], [], 0.0)
+    if readable:
+        # It ended before the kernel was asked to tell.
+        os._exit(1)
 
 
 _stubs: list[socket.socket] = []
