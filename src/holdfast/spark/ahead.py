@@ -45,7 +45,7 @@ def start(python: str) -> None:
     seed = {"PYTHONHASHSEED": os.environ.get("PYTHONHASHSEED", "0")}
     folder = tempfile.mkdtemp(prefix="holdfast-daemon-")
     path = os.path.join(folder, "socket")
-    command = [python, "-m", "holdfast.spark.daemon", OPTION, path]
+    command = [python, "-m", "holdfast.spark.daemon", OPTION, path, str(os.getpid())]
     nowhere = [(os.POSIX_SPAWN_OPEN, descriptor, os.devnull, os.O_RDWR, 0) for descriptor in (0, 1)]
     try:
         # A group of its own: Ctrl-C is for the driver to answer.
@@ -56,9 +56,8 @@ def start(python: str) -> None:
     os.environ[VARIABLE] = path
 
 
-def wait_for_stub(path: str, warm: Callable[[], None]) -> bool:
+def wait_for_stub(path: str, driver: int, warm: Callable[[], None]) -> bool:
     """Warm up, then take the place of the stub that comes; False if none came while the driver lived."""
-    driver = os.getppid()
     try:
         with contextlib.closing(socket.socket(socket.AF_UNIX)) as listening:
             listening.bind(path)

@@ -69,7 +69,7 @@ def quiet_worker(worker: Callable[..., int]) -> Callable[..., int]:
 
 def main() -> None:
     if sys.argv[1:2] == [ahead.OPTION]:
-        if not ahead.wait_for_stub(sys.argv[2], warm):
+        if not ahead.wait_for_stub(sys.argv[2], int(sys.argv[3]), warm):
             return
     else:
         ahead.hand_over()
