@@ -120,7 +120,7 @@ def main(as_json: bool = False) -> int:
 def play(folder: Path, console: Console) -> dict[str, Any]:
     """Run the two days and the comparison in a folder."""
     started = time.monotonic()
-    console.print(f"[bold]holdfast demo[/]: average price per item, from two shops; everything is in {folder}")
+    console.print(f"[bold]holdfast demo[/]: average price per item, from two shops; in {folder} until the end")
     killed, gap_s = _killed_day(folder / "killed", console)
     console.print("the same day again, and nobody is killed")
     unkilled = _whole_day(folder / "unkilled")

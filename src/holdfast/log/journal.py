@@ -211,9 +211,10 @@ class JournalReader:
         if self.fields() is None:
             return None
         self._offset = BLOCK_BYTES
-        end = self._store.size(self.path) if beyond_mark else self.mark()
-        data = self._store.read(self.path, 0, end)
-        payload = self._payload(data, self._offset, self.mark())
+        # Read once: its writer may move it at any moment.
+        mark = self.mark()
+        data = self._store.read(self.path, 0, self._store.size(self.path) if beyond_mark else mark)
+        payload = self._payload(data, self._offset, mark)
         if payload is None:
             return None
         self._offset += _RECORD.size + payload.nbytes

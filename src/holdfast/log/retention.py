@@ -18,7 +18,7 @@ import msgspec
 from holdfast.log.frame_table import SegmentUse
 from holdfast.log.ledger import Ledger
 from holdfast.log.segment import SEGMENT_BYTES
-from holdfast.model import Trimmed
+from holdfast.model import FIRST_BUCKET, Trimmed
 
 LIVE_SHARE_MIN: Final = 0.3
 """A segment of which less is live is rewritten, unless it will soon be deleted anyway."""
@@ -93,12 +93,14 @@ def _decide_stream(
 def _trim(ledger: Ledger, stream: str, bucket: int) -> Trimmed | None:
     """Return the item that drops what nobody needs; None where there is nothing to drop."""
     complete = ledger.stream_bucket_end(stream)
-    # Buckets that are not complete may still get rows: their digests and frames stay together.
+    # Buckets that are not complete may still get rows: their digests and frames stay together. A side stream has no
+    # boundary of its own; who needs it knows.
     bucket = bucket if complete is None else min(bucket, complete)
     already = ledger.trimmed_before(stream)
-    if complete is None or (already is not None and bucket <= already):
+    if already is not None and bucket <= already:
         return None
-    return Trimmed(stream, bucket)
+    oldest = ledger.frames(stream, FIRST_BUCKET if already is None else already, bucket, None)
+    return Trimmed(stream, bucket) if any(frame.bucket_end <= bucket for frame in oldest) else None
 
 
 def _stays_from(ledger: Ledger, stream: str, trimmed: Trimmed | None) -> int | None:

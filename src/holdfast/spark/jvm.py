@@ -27,6 +27,8 @@ from pathlib import Path
 from holdfast.errors import Misconfigured
 
 JAVA_VERSION_MIN = 17
+ARCHIVES_KEPT = 4
+"""Each takes about 80 MB."""
 LIGHT_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
 """A driver that schedules small jobs gains nothing from the optimizing compiler and loses its start to it."""
 
@@ -153,7 +155,13 @@ def _starting(java: str, flags: list[str], memory: str) -> Iterator[_Starting]:
             env=environment,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
         )
-        yield _Starting(process, info)
+        try:
+            yield _Starting(process, info)
+        except BaseException:
+            # A JVM that is interrupted while it starts does not look at its input: nothing else would end it.
+            process.kill()
+            process.wait()
+            raise
 
 
 def class_path(home: str) -> str:
@@ -220,13 +228,20 @@ def make_archive() -> Path | None:
     except OSError:
         return None
     with lock:
-        for stale in target.parent.glob("spark-*.jsa*"):
-            stale.unlink(missing_ok=True)
+        # Other installations of the same user have archives of their own.
+        for old in sorted(target.parent.glob("spark-*.jsa*"), key=_modified_s, reverse=True)[ARCHIVES_KEPT - 1 :]:
+            old.unlink(missing_ok=True)
         temporary = target.with_suffix(f".jsa.{os.getpid()}")
         _run_once(java, temporary)
         if temporary.exists():
             temporary.rename(target)
     return target if target.exists() else None
+
+
+def _modified_s(file: Path) -> float:
+    with contextlib.suppress(OSError):
+        return file.stat().st_mtime
+    return 0.0
 
 
 def _run_once(java: str, archive: Path) -> None:

@@ -21,7 +21,7 @@ from holdfast.clock import WallClock
 from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load, locate
 from holdfast.connect.folder import check_path
 from holdfast.connect.parquet import prepare_folder
-from holdfast.errors import StreamTaken
+from holdfast.errors import Misconfigured, StreamTaken
 from holdfast.log.store import open_store
 from holdfast.log.stream_log import StreamLog
 from holdfast.node.handle import PipelineHandle
@@ -45,6 +45,11 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
     for source in pipeline.topology()[0].sources:
         if isinstance(source.origin, FilesSource):
             check_path(source.origin.path)
+    if not pipeline.topology()[0].stages:
+        raise Misconfigured(
+            f"the pipeline {pipeline.name!r} has no stage, so there is nothing to run: give the stream that you made "
+            "of its sources a name, with .named('...')"
+        )
     store, catalog, functions = create(pipeline)
     topology = catalog.topology
     for sink in topology.sinks:
@@ -110,6 +115,8 @@ def _open_log(store: Store, topology: Topology, available_now: bool) -> StreamLo
             )
         except StreamTaken as taken:
             # A producer that is there ends its buckets itself.
+            if taken.stream in own:
+                raise StreamTaken(f"the pipeline {topology.name!r} runs already, or is starting: {taken}") from taken
             if not available_now or taken.stream not in ownerless:
                 raise
             ownerless.remove(taken.stream)

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.log.log_session import NAMES, SCHEMA, SHARDS, WIDTH_US, append_frame, batch_of, items_of, open_log
 
 from holdfast.errors import CommitRefused, SegmentCorrupt, StoreCorrupt, StoreUnavailable, StoreUnfit
-from holdfast.log.journal import JournalWriter, journal_numbers
+from holdfast.log.journal import JournalReader, JournalWriter, journal_numbers
 from holdfast.log.ledger import Ledger
 from holdfast.log.local_store import LocalStore
 from holdfast.log.stream_log import LogOptions, StreamLog, StreamReader
@@ -372,3 +372,21 @@ def failed_commit(log: StreamLog) -> BaseException | None:
     future = log.commit([Advanced("north", 5)])
     log.flush()
     return future.exception()
+
+
+def test_a_head_whose_mark_is_written_while_it_is_read_is_not_there_yet(tmp_path: Path) -> None:
+    store = LocalStore(tmp_path)
+    writer = JournalWriter(store, "journal/x", 0, ["x"], b"head" * 3000, 0)
+
+    class Hurried(JournalReader):
+        """Looks at the mark for the first time just before it is written."""
+
+        looks = 0
+
+        def mark(self) -> int:
+            self.looks += 1
+            return 0 if self.looks == 1 else super().mark()
+
+    assert Hurried(store, "journal/x", 0).head() is None
+    assert JournalReader(store, "journal/x", 0).head() == b"head" * 3000
+    writer.close()
