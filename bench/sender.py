@@ -63,10 +63,8 @@ def send_at(rhythm: Rhythm, send: Send, seconds: float) -> dict[str, Any]:
     period_s = 1 / rhythm.batches_per_second
     started_s = time.monotonic()
     late_s, sent = 0.0, 0
-    for number, table in enumerate(batches(rhythm)):
+    for number, table in zip(range(round(seconds * rhythm.batches_per_second)), batches(rhythm), strict=False):
         due_s = started_s + number * period_s
-        if due_s - started_s >= seconds:
-            break
         wait_s = due_s - time.monotonic()
         if wait_s > 0:
             time.sleep(wait_s)
