@@ -64,6 +64,10 @@ class Situation:
     endings: dict[str, int] = field(default_factory=dict)
     """With `available_now`: the bucket end at which each stage stops. Decided once in a run."""
 
+    def is_read(self, stage: str) -> bool:
+        """Return whether another stage waits for this one's buckets."""
+        return any(read.stream == stage for reader in self.stages.values() for read in reader.inputs)
+
     def units_of(self, stage: str) -> Iterable[Unit]:
         return (self.units[stage, shard] for shard in range(self.topology.shards))
 
