@@ -498,12 +498,11 @@ class NodeDecider:
             if here.now_us < self._idle_commit_due_us(stage.name) and not here.bumped:
                 continue
             target = here.processable(stage)
-            for unit in here.units_of(stage.name):
-                if self._is_idle(stage, unit, target):
-                    items.append(UnitCommitted(stage.name, unit.shard, unit.generation, unit.bucket_committed, target))
-                    # Entries keep their order, so the unit's next one may already start from here.
-                    unit.bucket_committed = target
-                    self._idle_committed_us[stage.name] = here.now_us
+            for unit in self._idle_units(stage, target):
+                items.append(UnitCommitted(stage.name, unit.shard, unit.generation, unit.bucket_committed, target))
+                # Entries keep their order, so the unit's next one may already start from here.
+                unit.bucket_committed = target
+                self._idle_committed_us[stage.name] = here.now_us
         self._commit(items)
 
     def _idle_commit_due_us(self, stage: str) -> int:
@@ -513,12 +512,19 @@ class NodeDecider:
             every_us = min(every_us, here.topology.bucket_width_us)
         return self._idle_committed_us.get(stage, self._opened_us) + every_us
 
-    def _is_idle(self, stage: Stage, unit: Unit, target: int) -> bool:
-        if unit.phase is not Phase.READY or unit.bucket_committed >= target:
-            return False
-        if any(unit.bucket_memory < ended for ended in self.situation.ledger.endings(stage.name)):
-            return False
-        return not self.situation.has_rows(stage, unit.bucket_memory, target)
+    def _idle_units(self, stage: Stage, target: int) -> list[Unit]:
+        """Return the units that have nothing to do up to `target` but to say so."""
+        here = self.situation
+        behind = [
+            unit for unit in here.units_of(stage.name) if unit.phase is Phase.READY and unit.bucket_committed < target
+        ]
+        if not behind:
+            return []
+        ended = max(here.ledger.endings(stage.name), default=FIRST_BUCKET)
+        # Most units are equally far: the ledger is asked once for all of them.
+        places = {unit.bucket_memory for unit in behind if unit.bucket_memory >= ended}
+        idle = {place for place in places if not here.has_rows(stage, place, target)}
+        return [unit for unit in behind if unit.bucket_memory in idle]
 
     def _end_what_is_over(self) -> None:
         """With `available_now`: when all input is logged, close its last bucket; when that is read, end all windows."""
