@@ -124,7 +124,9 @@ def test_every_topology_gives_sparks_rows_also_when_more_comes(spark: SparkSessi
             same_rows(written.select(streams[stream].columns), flow.rows(stream))
 
 
-def test_results_of_results_come_while_the_pipeline_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_results_of_results_come_while_the_pipeline_runs_and_after_a_restart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     from pyspark.sql import functions as F
 
     flow = Flow(tmp_path, shards=3)
@@ -132,17 +134,19 @@ def test_results_of_results_come_while_the_pipeline_runs(spark: SparkSession, tm
     firsts = words.groupBy("word").agg(F.count("*").alias("n")).named("firsts")
     firsts.filter("n > 1").groupBy("n").agg(F.max("word").alias("word")).named("seconds")
     flow.pipeline.create()
-    handle = flow.pipeline.start()
-    try:
-        with hf.Producer(flow.store, "words") as producer, hf.Consumer(flow.store, "seconds") as consumer:
-            for n in range(1, 4):
-                producer.send([{"word": "a", "line": 0, "at": dt.datetime(2025, 1, 1, tzinfo=dt.UTC)}])
-                # One word is in one shard only: that the others are done with the bucket is said all the same.
-                if n > 1:
-                    table = consumer.poll(60.0)
-                    assert table is not None and table.to_pylist() == [{"n": n, "word": "a"}]
-    finally:
-        handle.stop()
+    with hf.Producer(flow.store, "words") as producer, hf.Consumer(flow.store, "seconds") as consumer:
+        # The second life goes on from where the first one stopped.
+        for counts in (range(1, 4), range(4, 6)):
+            handle = flow.pipeline.start()
+            try:
+                for n in counts:
+                    producer.send([{"word": "a", "line": 0, "at": dt.datetime(2025, 1, 1, tzinfo=dt.UTC)}])
+                    # One word is in one shard only: that the others are done with the bucket is said all the same.
+                    if n > 1:
+                        table = consumer.poll(60.0)
+                        assert table is not None and table.to_pylist() == [{"n": n, "word": "a"}]
+            finally:
+                handle.stop()
 
 
 def refused(pipeline: hf.Pipeline, F: Any) -> dict[str, Any]:
