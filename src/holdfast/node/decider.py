@@ -545,6 +545,10 @@ class NodeDecider:
             if ending is None:
                 continue
             here.endings[stage.name] = ending
+            for intake in here.intakes.values() if here.is_read(stage.name) else ():
+                if (intake.bucket_reached or FIRST_BUCKET) < ending:
+                    # A producer's boundary went further, and a stage behind comes to this end with all its inputs.
+                    self._commit(intake.finish(ending))
             if ending > FIRST_BUCKET and ending != here.ledger.ended(stage.name):
                 self._commit([Ended(stage.name, ending)])
 
