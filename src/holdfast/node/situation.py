@@ -179,12 +179,12 @@ class Situation:
     def ending_of(self, stage: Stage) -> int | None:
         """Return the bucket end at which a stage's windows are to close with `available_now`; None if that is open yet.
 
-        That of an earlier run serves again where no row came after it.
+        That of an earlier run serves again where no row came after it, and nobody needs the stage to go on.
         """
         if not all(self.is_processed(read.stream) for read in stage.inputs if read.stream in self.stages):
             return None
         ended = self.ledger.ended(stage.name)
-        if ended is not None and not self.had_rows(stage, ended):
+        if ended is not None and not self.had_rows(stage, ended) and not self._is_waited_for(stage, ended):
             return ended
         target = self.target(stage)
         if target < max((self._input_end(read.stream) for read in stage.inputs), default=target):
