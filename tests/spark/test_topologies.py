@@ -149,6 +149,31 @@ def test_results_of_results_come_while_the_pipeline_runs_and_after_a_restart(
                 handle.stop()
 
 
+def test_a_union_of_a_stage_and_a_source_ends_whichever_of_them_gets_more(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    flow = Flow(tmp_path, shards=2)
+    words, others = flow.pipeline.source("words", WORDS), flow.pipeline.source("others", WORDS)
+    timed = words.withWatermark("at", "1 second").groupBy("word", F.window("at", "10 seconds"))
+    lasts = timed.agg(F.max("at").alias("at"), F.sum("line").cast("int").alias("line")).named("lasts")
+    both = lasts.select("word", "line", "at").union(others).withWatermark("at", "30 seconds")
+    result = both.groupBy("word", F.window("at", "20 seconds")).agg(F.sum("line"), F.count("*")).named("result")
+    sent = [
+        ("words others", 0, 0),
+        ("others", 100, 1000),
+        ("", 0, 0),
+        ("words", 200, 3000),
+        ("others words", 300, 4000),
+    ]
+    for number, (sources, first_s, bucket) in enumerate(sent):
+        for source in sources.split():
+            flow.send(source, lines(first_s, first_s + 20, seed=number), bucket)
+        flow.run()
+        same_rows(flow.rows("lasts"), lasts.toSpark().toArrow())
+        same_rows(flow.rows("result"), result.toSpark().toArrow())
+    assert flow.rows("result").num_rows == 5 * 4, "each word in the window of each of the four times"
+
+
 def refused(pipeline: hf.Pipeline, F: Any) -> dict[str, Any]:
     words = pipeline.source("words", WORDS)
     counts = words.groupBy("word").agg(F.count("*").alias("n"), F.max("at").alias("at")).named("counts")
