@@ -119,7 +119,8 @@ class Aggregation(msgspec.Struct, frozen=True):
 class StageInput(msgspec.Struct, frozen=True):
     """A stream that a stage reads, and what is done to its rows before the union.
 
-    `event_time` and `delay_us` come from `withWatermark`: a column of the source's own rows.
+    `stream` is a source or a stage before this one. `event_time` and `delay_us` come from `withWatermark`: a column of
+    the stream's own rows.
     """
 
     stream: str
@@ -146,6 +147,8 @@ class Stage(msgspec.Struct, frozen=True):
     checkpoint_every_us: int | None = 10_000_000
     sharded: bool = False
     """Whether every input is sharded by the aggregation's keys when it is logged, so that a shard reads its rows."""
+    event_time: str | None = None
+    """The column of the output that a stage behind this one has a watermark on: frames carry its highest value."""
 
 
 class FilesSource(msgspec.Struct, frozen=True, tag="files"):
@@ -210,7 +213,7 @@ class Sink(msgspec.Struct, frozen=True):
 
 
 class Topology(msgspec.Struct, frozen=True):
-    """The whole pipeline, as `pipeline.json` keeps it."""
+    """The whole pipeline, as `pipeline.json` keeps it. A stage stands behind the stages that it reads."""
 
     name: str
     shards: int

@@ -157,7 +157,8 @@ GROUPS: list[Case] = [
 NAMES_AND_SINKS: list[Case] = [
     ("'a.b' cannot name a stream", lambda w: w.rows.select("item").named("a.b")),
     ("'rows' already; names are unique", lambda w: w.rows.select("item").named("rows")),
-    ("stage that reads another one .*put the step before", lambda w: w.named.select("item")),
+    ("has a name already; select from it", lambda w: w.named.named("other")),
+    ("a stage has one groupBy; give the result a name", lambda w: w.keyed.count().groupBy("count")),
     ("'out' is not a sink; it can be hf.parquet", lambda w: w.named.to("out")),  # type: ignore[arg-type]
     ("call .named.*before .to", lambda w: w.rows.select("item").to(hf.console())),
     ("rows of hf.console is 'many'", lambda w: hf.console("many")),  # type: ignore[arg-type]

@@ -193,7 +193,6 @@ def refused(north: hf.Stream, F: Any) -> dict[str, Callable[[], object]]:
         "transform": lambda: north.transform(lambda frame: frame),
         "dropDuplicatesWithinWatermark": lambda: north.dropDuplicatesWithinWatermark(["item"]),
         "applyInArrow": lambda: keyed.applyInArrow(None, "a int"),
-        "reads another": lambda: keyed.count().named("first").select("item"),
         "available=": lambda: keyed.count().named("second").protect(available="3 seconds"),
         "recover=": lambda: keyed.count().named("third").protect(recover="3 seconds"),
         "priority=": lambda: keyed.count().named("fourth").protect(priority=5),

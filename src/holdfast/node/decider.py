@@ -74,7 +74,8 @@ class NodeDecider:
         self._ticket = 0
         self._looking: set[str] = set()
         self._looked_us: dict[str, int] = {}
-        self._idle_committed_us = now_us
+        self._idle_committed_us: dict[str, int] = {}
+        self._opened_us = now_us
         self._trimmed_us = now_us
         self._reopen_us: int | None = None
         self._reopening = False
@@ -487,29 +488,43 @@ class NodeDecider:
         )
 
     def _commit_idle(self) -> None:
-        """Units without rows to process pass their boundary on all the same, now and then."""
+        """Units without rows to process pass their boundary on all the same, now and then.
+
+        Where another stage reads them, every bucket of it waits for the slowest unit: they do so bucket by bucket.
+        """
         here = self.situation
-        since_us = here.now_us - self._idle_committed_us
-        if since_us < here.options.idle_commit_every_us and not here.bumped:
-            return
         items: list[JournalItem] = []
         for stage in here.stages.values():
+            if here.now_us < self._idle_commit_due_us(stage.name) and not here.bumped:
+                continue
             target = here.processable(stage)
-            for unit in here.units_of(stage.name):
-                if self._is_idle(stage, unit, target):
-                    items.append(UnitCommitted(stage.name, unit.shard, unit.generation, unit.bucket_committed, target))
-                    # Entries keep their order, so the unit's next one may already start from here.
-                    unit.bucket_committed = target
-        if items:
-            self._idle_committed_us = here.now_us
-            self._commit(items)
+            for unit in self._idle_units(stage, target):
+                items.append(UnitCommitted(stage.name, unit.shard, unit.generation, unit.bucket_committed, target))
+                # Entries keep their order, so the unit's next one may already start from here.
+                unit.bucket_committed = target
+                self._idle_committed_us[stage.name] = here.now_us
+        self._commit(items)
 
-    def _is_idle(self, stage: Stage, unit: Unit, target: int) -> bool:
-        if unit.phase is not Phase.READY or unit.bucket_committed >= target:
-            return False
-        if any(unit.bucket_memory < ended for ended in self.situation.ledger.endings(stage.name)):
-            return False
-        return not self.situation.has_rows(stage, unit.bucket_memory, target)
+    def _idle_commit_due_us(self, stage: str) -> int:
+        here = self.situation
+        every_us = here.options.idle_commit_every_us
+        if here.is_read(stage):
+            every_us = min(every_us, here.topology.bucket_width_us)
+        return self._idle_committed_us.get(stage, self._opened_us) + every_us
+
+    def _idle_units(self, stage: Stage, target: int) -> list[Unit]:
+        """Return the units that have nothing to do up to `target` but to say so."""
+        here = self.situation
+        behind = [
+            unit for unit in here.units_of(stage.name) if unit.phase is Phase.READY and unit.bucket_committed < target
+        ]
+        if not behind:
+            return []
+        ended = max(here.ledger.endings(stage.name), default=FIRST_BUCKET)
+        # Most units are equally far: the ledger is asked once for all of them.
+        places = {unit.bucket_memory for unit in behind if unit.bucket_memory >= ended}
+        idle = {place for place in places if not here.has_rows(stage, place, target)}
+        return [unit for unit in behind if unit.bucket_memory in idle]
 
     def _end_what_is_over(self) -> None:
         """With `available_now`: when all input is logged, close its last bucket; when that is read, end all windows."""
@@ -530,6 +545,10 @@ class NodeDecider:
             if ending is None:
                 continue
             here.endings[stage.name] = ending
+            for intake in here.intakes.values() if here.is_read(stage.name) else ():
+                if (intake.bucket_reached or FIRST_BUCKET) < ending:
+                    # A producer's boundary went further, and a stage behind comes to this end with all its inputs.
+                    self._commit(intake.finish(ending))
             if ending > FIRST_BUCKET and ending != here.ledger.ended(stage.name):
                 self._commit([Ended(stage.name, ending)])
 
@@ -576,7 +595,7 @@ class NodeDecider:
         """Return when something has to be looked at although nothing happened."""
         here = self.situation
         options = here.options
-        times = [self._trimmed_us + options.trim_every_us, self._idle_committed_us + options.idle_commit_every_us]
+        times = [self._trimmed_us + options.trim_every_us, *map(self._idle_commit_due_us, here.stages)]
         times += [us + options.look_every_us for name, us in self._looked_us.items() if name not in self._looking]
         times += [unit.snapshot_look_us for unit in here.units.values() if unit.snapshot_pending is not None]
         times += [slot.blocked_until_us for slot in here.slots.values() if slot.order is None]

@@ -3,7 +3,8 @@
 Invariants:
     * Every piece of work that is handed out is marked as handed out. A unit whose input is not there any more from
       where its state is is marked as without state; nothing else changes.
-    * State comes before results, results before sinks, sinks before new input: so what is in flight stays bounded.
+    * State comes before results, results before sinks, sinks before new input: so what is in flight stays bounded. Of
+      results those of later stages come first, as they use up what the stages before them have made.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ class Scheduler:
 
     def _process(self, slot: SlotState) -> list[Work]:
         """Take the units that are furthest behind, up to where the next ones are, so that all come to go together."""
-        for stage in self._situation.stages.values():
+        for stage in reversed(self._situation.stages.values()):
             ready = [
                 unit
                 for unit in self._situation.units_of(stage.name)

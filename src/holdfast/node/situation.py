@@ -64,6 +64,10 @@ class Situation:
     endings: dict[str, int] = field(default_factory=dict)
     """With `available_now`: the bucket end at which each stage stops. Decided once in a run."""
 
+    def is_read(self, stage: str) -> bool:
+        """Return whether another stage waits for this one's buckets."""
+        return any(read.stream == stage for reader in self.stages.values() for read in reader.inputs)
+
     def units_of(self, stage: str) -> Iterable[Unit]:
         return (self.units[stage, shard] for shard in range(self.topology.shards))
 
@@ -87,12 +91,18 @@ class Situation:
         return target if committed == target else target - 1
 
     def _is_waited_for(self, stage: Stage, bucket_end: int) -> bool:
-        """Return whether a stage that reads this one has gone up to `bucket_end` and needs a later bucket to end in."""
+        """Return whether a stage that reads this one needs a bucket behind `bucket_end`.
+
+        It may have rows there of another input, or have gone up to `bucket_end` and have to end yet; or a stage that
+        reads it is like that.
+        """
         for reader in self.stages.values():
             if any(read.stream == stage.name for read in reader.inputs):
                 ended = self.ledger.ended(reader.name)
                 is_there = any(unit.bucket_committed >= bucket_end for unit in self.units_of(reader.name))
                 if is_there and (ended is None or self.had_rows(reader, ended)):
+                    return True
+                if self.has_rows(reader, bucket_end, END_OF_TIME) or self._is_waited_for(reader, bucket_end):
                     return True
         return False
 
@@ -107,7 +117,8 @@ class Situation:
         """Return whether rows came in `bucket_from` or later; rows that are not kept any more count as rows."""
         trimmed = [self.ledger.trimmed_before(read.stream) for read in stage.inputs]
         is_trimmed = any(bucket is not None and bucket > bucket_from for bucket in trimmed)
-        return is_trimmed or self.has_rows(stage, bucket_from, self.target(stage))
+        # Not up to the target: an input that got nothing may hold it down before the rows of another one.
+        return is_trimmed or self.has_rows(stage, bucket_from, END_OF_TIME)
 
     def output_end(self, stream: str) -> int:
         """Return the bucket before which every unit of the stream's stage has committed."""
@@ -168,20 +179,28 @@ class Situation:
     def ending_of(self, stage: Stage) -> int | None:
         """Return the bucket end at which a stage's windows are to close with `available_now`; None if that is open yet.
 
-        That of an earlier run serves again where no row came after it.
+        That of an earlier run serves again where no row came after it, and nobody needs the stage to go on.
         """
         if not all(self.is_processed(read.stream) for read in stage.inputs if read.stream in self.stages):
             return None
+        ended = self.ledger.ended(stage.name)
+        if ended is not None and not self.had_rows(stage, ended) and not self._is_waited_for(stage, ended):
+            return ended
         target = self.target(stage)
-        if target < max((self.bucket_there.get(read.stream, FIRST_BUCKET) for read in stage.inputs), default=target):
+        if target < max((self._input_end(read.stream) for read in stage.inputs), default=target):
             # Another input's boundary has not yet passed the last rows of one.
             return None
-        ended = self.ledger.ended(stage.name)
-        if ended is not None and not self.had_rows(stage, ended):
-            return ended
         # A run without `available_now` may have gone up to the boundary: the end is then the next bucket's.
         is_ahead = target == FIRST_BUCKET or all(unit.bucket_committed < target for unit in self.units_of(stage.name))
         return target if is_ahead else None
+
+    def _input_end(self, stream: str) -> int:
+        """Return where a stage ended, or the end of the last bucket with rows that a source had at the start."""
+        if stream in self.stages:
+            return self.endings[stream]
+        last = self.ledger.last_frame(stream, MANY_SHARDS)
+        there = self.bucket_there.get(stream, FIRST_BUCKET)
+        return FIRST_BUCKET if last is None else min(there, last.bucket_end)
 
     def is_delivered(self, delivery: Delivery) -> bool:
         if delivery.phase is not DeliveryPhase.IDLE:

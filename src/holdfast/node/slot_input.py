@@ -4,24 +4,29 @@ Invariants:
     * Every unit is shown every frame, if only without rows: its event times move the watermark of all units alike.
     * Rows of a column-timed slice are sorted by tuple_time, as the union expects: a frame of many shards is sorted
       within each of them only, so a unit that reads all shards gets it shard by shard.
+    * A row of a stage's output has the start of its bucket as its tuple_time, whichever wave has made it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.log.frame import FrameHeader
 from holdfast.log.segment import read_frame, shard_rows
 from holdfast.model import MANY_SHARDS
 from holdfast.node.messages import FrameOfInput
+from holdfast.operators.bucket_table import output_times
+from holdfast.operators.columns import Words
 from holdfast.operators.union import InputRows, read_schema
 from holdfast.plan import Source, Stage
 from holdfast.ports import Store
 
 VERIFIED_MAX = 100_000
+_NO_TIMES: Final = np.zeros(0, np.int64)
 
 
 class ReadFrame(NamedTuple):
@@ -53,15 +58,27 @@ class FrameReader:
 
 
 def input_rows(
-    stage: Stage, sources: Mapping[str, Source], shard: int, frames: Sequence[ReadFrame]
+    stage: Stage, sources: Mapping[str, Source], shard: int, frames: Sequence[ReadFrame], bucket_width_us: int
 ) -> list[list[InputRows]]:
     """Return each input's frames with the rows that the unit of `shard` has to see."""
     runs: list[list[InputRows]] = [[] for _ in stage.inputs]
     for read in frames:
         source = sources.get(stage.inputs[read.frame.input].stream)
-        tuple_time = None if source is None else source.tuple_time
-        runs[read.frame.input] += _rows_of(read, shard if stage.sharded else None, tuple_time)
+        own = shard if stage.sharded else None
+        if source is None:
+            runs[read.frame.input].append(_rows_of_output(read, own, bucket_width_us))
+        else:
+            runs[read.frame.input] += _rows_of(read, own, source.tuple_time)
     return runs
+
+
+def _rows_of_output(read: ReadFrame, shard: int | None, bucket_width_us: int) -> InputRows:
+    """Return a frame of a stage's output, which is of one shard, with its rows or without."""
+    header = read.header
+    if shard is not None and shard != header.shard:
+        return _slice(read, 0, 0, times=_NO_TIMES)
+    times = output_times(header.bucket_table, header.bucket_row_ends, bucket_width_us)
+    return _slice(read, 0, read.batch.num_rows, times=times)
 
 
 def _rows_of(read: ReadFrame, shard: int | None, tuple_time: str | None) -> list[InputRows]:
@@ -94,9 +111,10 @@ def _slice(
     read: ReadFrame,
     start: int,
     end: int,
-    tuple_time: str | None,
+    tuple_time: str | None = None,
     shard: int | None = None,
     bucket_table: Sequence[tuple[int, int]] | None = None,
+    times: Words | None = None,
 ) -> InputRows:
     frame = read.frame
     whole = start == 0 and end == read.batch.num_rows
@@ -107,4 +125,5 @@ def _slice(
         read.header.bucket_table if bucket_table is None else bucket_table,
         shard if shard is not None else max(frame.shard, 0),
         None if frame.stamp_us is not None else tuple_time,
+        times,
     )

@@ -16,11 +16,12 @@ from holdfast.checkpoint.snapshot_files import snapshot_path
 from holdfast.checkpoint.snapshot_writer import SnapshotOrder, SnapshotWriter
 from holdfast.errors import StateBusy
 from holdfast.log.frame import FrameHeader, encode
-from holdfast.model import NO_WATERMARK, FrameKind, Published
+from holdfast.model import FrameKind, Published
 from holdfast.node.messages import Attached, AttachWork, Processed, ProcessWork, UnitProcessed, UnitWork
 from holdfast.node.slot_context import SlotContext
 from holdfast.node.slot_input import FrameReader, ReadFrame, input_rows
 from holdfast.node.slot_states import SlotStates
+from holdfast.operators.bucket_table import output_table
 from holdfast.operators.phases import Phases
 from holdfast.operators.stage import StreamRows, UnitOperator, UnitOutput
 from holdfast.state import UnitState
@@ -92,7 +93,8 @@ class SlotUnits:
             if state is not None:
                 state.begin(unit.bucket_memory)
             self._phases.end("state")
-            runs = input_rows(held.operator.stage, self._context.sources, unit.shard, frames)
+            width_us = self._context.topology.bucket_width_us
+            runs = input_rows(held.operator.stage, self._context.sources, unit.shard, frames, width_us)
             output = held.operator.process(runs, work.bucket_from, work.bucket_to, work.ended)
             published = self._append(unit, output)
             snapshot = None
@@ -156,6 +158,9 @@ class SlotUnits:
         if batch.num_rows == 0:
             return []
         buckets = rows.buckets[first:]
+        row_ends = [end - skip for end in rows.row_ends[first:]]
+        stage = self._context.stages.get(stream)
+        event_time = None if stage is None else stage.event_time
         header = FrameHeader(
             FrameKind.DATA,
             stream,
@@ -163,8 +168,8 @@ class SlotUnits:
             unit.generation,
             buckets[0],
             buckets[-1] + 1,
-            bucket_table=[(bucket, NO_WATERMARK) for bucket in buckets],
-            bucket_row_ends=[end - skip for end in rows.row_ends[first:]],
+            bucket_table=output_table(batch, event_time, buckets, row_ends),
+            bucket_row_ends=row_ends,
         )
         frame = encode(header, batch)
         self._phases.end("encode")

@@ -1,11 +1,14 @@
-"""Which buckets the rows of a column-timed frame are in, and the highest event time in each.
+"""Which buckets the rows of a frame are in, and the highest event time in each.
 
 The table is what lets a reader follow the watermark without reading rows of other shards.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from holdfast.model import NO_WATERMARK
@@ -34,3 +37,20 @@ def bucket_table(
     highest = np.full(len(names), NO_WATERMARK, np.int64)
     np.maximum.at(highest, places, events)
     return [(int(bucket), int(time)) for bucket, time in zip(names, highest, strict=True)]
+
+
+def output_table(
+    batch: pa.RecordBatch, event_time: str | None, buckets: Sequence[int], row_ends: Sequence[int]
+) -> list[tuple[int, int]]:
+    """Return (bucket, highest event time) for each bucket of a stage's output, whose rows end at `row_ends`."""
+    if event_time is None:
+        return [(bucket, NO_WATERMARK) for bucket in buckets]
+    events = np.asarray(microseconds(batch.column(event_time)).fill_null(NO_WATERMARK))
+    highest = np.maximum.reduceat(events, [0, *row_ends[:-1]])
+    return list(zip(buckets, highest.tolist(), strict=True))
+
+
+def output_times(table: Sequence[tuple[int, int]], row_ends: Sequence[int], width_us: int) -> npt.NDArray[np.int64]:
+    """Return the tuple_time of each row of a stage's output: the start of its bucket."""
+    starts = np.array([bucket for bucket, _ in table], np.int64) * width_us
+    return np.repeat(starts, np.diff(row_ends, prepend=0))

@@ -1,7 +1,7 @@
 """The union: rows of all inputs in one order, which is the same on every replica and at every replay.
 
 Invariants:
-    * The order is (tuple_time, input, commit order, position). It follows from the log alone.
+    * The order is (tuple_time, input, upstream shard, commit order, position). It follows from the log alone.
     * Rows of an arrival-stamped slice share one tuple_time; where all slices are like that, none is taken apart.
     * Buckets never decrease along the rows, so each bucket is one run of rows.
 """
@@ -25,9 +25,10 @@ from holdfast.operators.sharding import take_rows
 class InputRows:
     """The rows that a unit reads from one frame of an input: of its own shard, or of all of them.
 
-    `stamp_us` is the tuple_time of every row; where it is None, the column `tuple_time` holds each row's own, and the
-    rows are sorted by it. `bucket_table` then has (bucket, highest event time) for each bucket of the frame. A frame
-    without rows for this unit still counts: its event times move the watermark.
+    `stamp_us` is the tuple_time of every row; where it is None, `times` has each row's own or, of a source that is
+    ordered by a column, the column `tuple_time`; the rows are sorted by it. `bucket_table` then has (bucket, highest
+    event time) for each bucket of the frame. A frame without rows for this unit still counts: its event times move the
+    watermark.
     """
 
     batch: pa.RecordBatch
@@ -36,6 +37,7 @@ class InputRows:
     bucket_table: Sequence[tuple[int, int]] = ()
     shard: int = 0
     tuple_time: str | None = None
+    times: Words | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +102,8 @@ def tuple_times(rows: InputRows) -> Words:
     """Return the tuple_time of each row."""
     if rows.stamp_us is not None:
         return np.full(rows.batch.num_rows, rows.stamp_us, np.int64)
+    if rows.times is not None:
+        return rows.times
     assert rows.tuple_time is not None, "a frame without a stamp has a tuple_time column"
     return fixed_words(plain(rows.batch.column(rows.tuple_time)))
 

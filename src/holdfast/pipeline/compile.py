@@ -2,15 +2,16 @@
 
 Invariants:
     * Everything that cannot be run is found here, before anything is touched; the message has the user's line.
-    * A stage's inputs are its branches, one for each source below it, with every step that stands before the
-      aggregation, also those after a union.
-    * A column is traced to a source only through projections that leave it as it is. Only a traced column can be an
+    * A stage's inputs are its branches, one for each source or named stream below it, with every step that stands
+      before the aggregation, also those after a union.
+    * A column is traced to an input only through projections that leave it as it is. Only a traced column can be an
       event time, or decide the shard when a row is logged.
+    * Stages are in the order in which they were named, so a stage stands behind those that it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -25,6 +26,7 @@ from holdfast.pipeline.lineage import (
     MapNode,
     Node,
     SourceNode,
+    StageNode,
     StepNode,
     UnionNode,
     WatermarkNode,
@@ -33,21 +35,26 @@ from holdfast.pipeline.lineage import (
 _SURELY_FIT: Final = 16
 """So many aggregates over all open windows of a key, and keys, have room in a record whatever their types are."""
 _OPEN_WINDOWS_MAX: Final = 1000
-_MOVE_TO_SOURCE: Final = "make it a column of the source itself, and only rename it on the way"
+
+Origin = Mapping[str, str]
+"""From a column of the rows at hand to the column that it is of the rows before, where it is one."""
+Sharding = tuple[frozenset[str], ...] | None
+"""For each key whose hash gives a row's shard: the columns that hold it. None: rows may be in any shard."""
 
 
 @dataclass(frozen=True, slots=True)
 class Branch:
-    """The way of one source's rows to the aggregation.
+    """The way of one input's rows to the aggregation; `origin` is from the rows at this point to the input's."""
 
-    `origin` maps a column of the rows at this point to the source's column that it is, where it is one.
-    """
-
-    source: str
+    stream: str
+    kind: Literal["source", "stream"]
     steps: tuple[plan.Step, ...]
-    origin: Mapping[str, str]
+    origin: Origin
     event_time: str | None = None
     delay_us: int = 0
+
+    def __str__(self) -> str:
+        return f"the {self.kind} {self.stream!r}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,29 +107,34 @@ def compile_topology(
     sinks: Sequence[plan.Sink],
 ) -> tuple[plan.Topology, list[Callable[..., Any]]]:
     """Return the whole pipeline as data, and the table of the user's functions it refers to by number."""
-    functions = Functions()
-    made = [_StageCompiler(sources, functions).stage(declared) for declared in stages]
-    inputs = {name: _with_uses(declared.source, made) for name, declared in sources.items()}
+    compiler = _StageCompiler(sources, stages)
+    made = [compiler.stage(declared) for declared in stages]
+    inputs = [_with_uses(declared.source, made) for declared in sources.values()]
     topology = plan.Topology(
         name=settings.name,
         shards=settings.shards,
         bucket_width_us=settings.bucket_width_us,
-        sources=list(inputs.values()),
-        stages=[_with_sharding(each, inputs) for each in made],
+        sources=inputs,
+        stages=_with_sharding(made, inputs),
         sinks=list(sinks),
         session_time_zone=settings.session_time_zone,
     )
-    return topology, functions.table
+    return topology, compiler.functions.table
 
 
-_Made = tuple[plan.Stage, Mapping[str, tuple[str, ...] | None]]
-"""A stage, and for each of its inputs the source's columns that are the grouping keys (None if one is computed)."""
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A stage, and the branches that became its inputs."""
+
+    stage: plan.Stage
+    branches: Sequence[Branch]
 
 
 class _StageCompiler:
-    def __init__(self, sources: Mapping[str, DeclaredSource], functions: Functions) -> None:
+    def __init__(self, sources: Mapping[str, DeclaredSource], stages: Sequence[DeclaredStage]) -> None:
+        self.functions = Functions()
         self._sources = sources
-        self._functions = functions
+        self._schemas = {declared.name: declared.schema for declared in stages}
 
     def stage(self, declared: DeclaredStage) -> _Made:
         behind, aggregation = _split(declared.node)
@@ -142,7 +154,7 @@ class _StageCompiler:
         )
         if aggregation is not None:
             _check_state(stage, aggregation)
-        return stage, {branch.source: _key_columns(aggregation, branch) for branch in branches}
+        return _Made(stage, branches)
 
     def _steps(self, node: StepNode | MapNode) -> Sequence[plan.Step]:
         return (self._map(node, "stop"),) if isinstance(node, MapNode) else node.steps
@@ -150,7 +162,10 @@ class _StageCompiler:
     def _branches(self, node: Node) -> list[Branch]:
         if isinstance(node, SourceNode):
             columns = self._sources[node.name].columns
-            return [Branch(node.name, (), {column: column for column in columns})]
+            return [Branch(node.name, "source", (), {column: column for column in columns})]
+        if isinstance(node, StageNode):
+            names = pa.ipc.read_schema(pa.py_buffer(self._schemas[node.name])).names
+            return [Branch(node.name, "stream", (), {name: name for name in names})]
         if isinstance(node, UnionNode):
             return [
                 _advanced(branch, steps)
@@ -163,19 +178,27 @@ class _StageCompiler:
             return [_watermarked(branch, node) for branch in below]
         if isinstance(node, StepNode):
             return [_advanced(branch, node.steps) for branch in below]
-        return [_advanced(branch, (self._map(node, self._sources[branch.source].source.on_error),)) for branch in below]
+        return [_advanced(branch, (self._map(node, self._policies(branch)[1]),)) for branch in below]
 
     def _map(self, node: MapNode, on_error: Literal["stop", "reject"]) -> plan.MapInArrow:
-        return plan.MapInArrow(self._functions.number(node), node.name, node.schema, on_error)
+        return plan.MapInArrow(self.functions.number(node), node.name, node.schema, on_error)
+
+    def _policies(self, branch: Branch) -> tuple[Literal["drop", "side"], Literal["stop", "reject"]]:
+        """Return what becomes of an input's late rows, and of those that cannot be taken."""
+        if branch.kind == "stream":
+            return "drop", "stop"
+        source = self._sources[branch.stream].source
+        return source.late, source.on_error
 
     def _input(self, branch: Branch) -> plan.StageInput:
-        source = self._sources[branch.source].source
+        is_source = branch.kind == "source"
+        late, on_error = self._policies(branch)
         return plan.StageInput(
-            stream=branch.source,
-            schema=source.schema,
+            stream=branch.stream,
+            schema=self._sources[branch.stream].source.schema if is_source else self._schemas[branch.stream],
             steps=list(branch.steps),
-            late=source.late,
-            on_error=source.on_error,
+            late=late,
+            on_error=on_error,
             event_time=branch.event_time,
             delay_us=branch.delay_us,
         )
@@ -185,7 +208,7 @@ def _split(node: Node) -> tuple[list[StepNode | MapNode], AggregationNode | None
     """Return what stands behind the aggregation, in order, and the aggregation; nothing where there is none."""
     behind: list[StepNode | MapNode] = []
     while not isinstance(node, AggregationNode):
-        if isinstance(node, (SourceNode, UnionNode)):
+        if isinstance(node, (SourceNode, StageNode, UnionNode)):
             return [], None
         if isinstance(node, (StepNode, MapNode)):
             behind.insert(0, node)
@@ -194,7 +217,11 @@ def _split(node: Node) -> tuple[list[StepNode | MapNode], AggregationNode | None
 
 
 def _advanced(branch: Branch, steps: Sequence[plan.Step]) -> Branch:
-    origin = dict(branch.origin)
+    return replace(branch, steps=(*branch.steps, *steps), origin=_behind(branch.origin, steps))
+
+
+def _behind(origin: Origin, steps: Sequence[plan.Step]) -> Origin:
+    """Return the origins of the columns that the steps leave."""
     for step in steps:
         if isinstance(step, plan.Project):
             origin = {
@@ -204,25 +231,26 @@ def _advanced(branch: Branch, steps: Sequence[plan.Step]) -> Branch:
             }
         elif isinstance(step, plan.MapInArrow):
             origin = {}
-    return replace(branch, steps=(*branch.steps, *steps), origin=origin)
+    return origin
 
 
 def _watermarked(branch: Branch, node: WatermarkNode) -> Branch:
     column = branch.origin.get(node.column)
     if column is None:
+        instead = "" if branch.kind == "source" else " before its .named('...')"
         raise UnsupportedQuery(
-            f"the event time {node.column!r} of withWatermark is not a column of the source {branch.source!r} but "
-            f"computed from it; {_MOVE_TO_SOURCE} (at {node.line})"
+            f"the event time {node.column!r} of withWatermark is not a column of {branch} but computed from it; make "
+            f"it a column of the {branch.kind} itself{instead}, and only rename it on the way (at {node.line})"
         )
     return replace(branch, event_time=column, delay_us=node.delay_us)
 
 
 def _check_inputs(branches: Sequence[Branch], declared: DeclaredStage) -> None:
-    names = [branch.source for branch in branches]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = [branch.stream for branch in branches]
+    twice = [branch for branch in branches if names.count(branch.stream) > 1]
     if twice:
         raise UnsupportedQuery(
-            f"the source {twice[0]!r} is in the stage {declared.name!r} twice, and a stage reads each input once; "
+            f"{twice[0]} is in the stage {declared.name!r} twice, and a stage reads each input once; "
             f"make both parts in one pass, with F.when or mapInArrow (at {declared.node.line})"
         )
 
@@ -242,13 +270,13 @@ def _check_aggregation(node: AggregationNode, branches: Sequence[Branch]) -> Non
     for branch in branches:
         if branch.event_time is None:
             raise UnsupportedQuery(
-                f"F.window({name!r}, ...) needs to know when a window is over, and the source {branch.source!r} has no "
+                f"F.window({name!r}, ...) needs to know when a window is over, and {branch} has no "
                 f"watermark; call .withWatermark({name!r}, '2 seconds') before groupBy (at {node.line})"
             )
         if branch.origin.get(name) != branch.event_time:
             raise UnsupportedQuery(
                 f"F.window({name!r}, ...) has to be on the column of the watermark, which is {branch.event_time!r} of "
-                f"the source {branch.source!r}, unchanged and not through mapInArrow (at {node.line})"
+                f"{branch}, unchanged and not through mapInArrow (at {node.line})"
             )
 
 
@@ -278,12 +306,11 @@ def _check_state(stage: plan.Stage, node: AggregationNode) -> None:
         raise UnsupportedQuery(f"groupBy: {error} (at {node.line})") from error
 
 
-def _key_columns(node: AggregationNode | None, branch: Branch) -> tuple[str, ...] | None:
-    """Return the source's columns that are the grouping keys, in their order; None where one is computed."""
-    if node is None:
-        return ()
+def _key_columns(made: _Made, branch: Branch) -> tuple[str, ...] | None:
+    """Return the input's columns that are the grouping keys, in their order; None where one is computed."""
+    assert made.stage.aggregation is not None, "only an aggregation has keys"
     found: list[str] = []
-    for key in node.aggregation.keys:
+    for key in made.stage.aggregation.keys:
         column = branch.origin.get(key.expression.name) if isinstance(key.expression, plan.Column) else None
         if column is None:
             return None
@@ -291,29 +318,86 @@ def _key_columns(node: AggregationNode | None, branch: Branch) -> tuple[str, ...
     return tuple(found)
 
 
+def _readers(stream: str, made: Sequence[_Made]) -> list[tuple[_Made, Branch]]:
+    return [(each, branch) for each in made for branch in each.branches if branch.stream == stream]
+
+
 def _with_uses(source: plan.Source, made: Sequence[_Made]) -> plan.Source:
     """Return a source with what its stages ask of it: how to shard it, and which column is its event time."""
-    shard_by: tuple[str, ...] | None = None
-    event_time: str | None = None
-    for stage, keys in made:
-        for each in stage.inputs:
-            if each.stream != source.name:
-                continue
-            # Of several stages with different keys the first decides; the others pick their rows out when they read.
-            if shard_by is None and stage.aggregation is not None:
-                shard_by = keys[source.name]
-            if each.event_time is not None and event_time not in (None, each.event_time):
-                raise UnsupportedQuery(
-                    f"the source {source.name!r} has the event times {event_time!r} and {each.event_time!r} in two "
-                    "stages; one is possible, so log the rows as two sources"
-                )
-            event_time = each.event_time or event_time
-    return msgspec.structs.replace(source, shard_by=list(shard_by or ()), event_time=event_time)
+    shard_by = _asked_sharding(source.name, made) or ()
+    event_time = _event_time(source.name, made, "log the rows as two sources")
+    return msgspec.structs.replace(source, shard_by=list(shard_by), event_time=event_time)
 
 
-def _with_sharding(made: _Made, sources: Mapping[str, plan.Source]) -> plan.Stage:
-    """Return a stage that knows whether a shard of it reads nothing but the same shard of its inputs."""
-    stage, keys = made
-    aligned = all(columns is not None and list(columns) == sources[name].shard_by for name, columns in keys.items())
-    # Without an aggregation rows may be anywhere.
-    return msgspec.structs.replace(stage, sharded=stage.aggregation is None or aligned)
+def _asked_sharding(stream: str, made: Sequence[_Made]) -> tuple[str, ...] | None:
+    """Return the columns that a stream should be sharded by; None where that is all the same.
+
+    Of several stages with different keys the first decides; the others pick their rows out when they read. A stage
+    without state leaves rows in their shards, so what is asked of its output is asked of its input.
+    """
+    for each, branch in _readers(stream, made):
+        if each.stage.aggregation is not None:
+            columns = _key_columns(each, branch)
+        else:
+            asked = _asked_sharding(each.stage.name, made)
+            traced = [branch.origin.get(column) for column in asked or ()]
+            columns = None if asked is None else tuple(column for column in traced if column is not None)
+            columns = columns if columns is not None and len(columns) == len(traced) else None
+        if columns is not None:
+            return columns
+    return None
+
+
+def _event_time(stream: str, made: Sequence[_Made], instead: str) -> str | None:
+    """Return the column of a stream that its readers have a watermark on."""
+    asked = list(dict.fromkeys(branch.event_time for _, branch in _readers(stream, made) if branch.event_time))
+    if len(asked) > 1:
+        raise UnsupportedQuery(
+            f"the {_readers(stream, made)[0][1].kind} {stream!r} has the event times {asked[0]!r} and {asked[1]!r} in "
+            f"two stages; one is possible, so {instead}"
+        )
+    return asked[0] if asked else None
+
+
+def _with_sharding(made: Sequence[_Made], sources: Sequence[plan.Source]) -> list[plan.Stage]:
+    """Return the stages, each of which knows whether a shard of it reads nothing but the same shard of its inputs."""
+    shardings: dict[str, Sharding] = {
+        source.name: tuple(frozenset({column}) for column in source.shard_by) for source in sources
+    }
+    stages = []
+    for each in made:
+        # Without an aggregation rows may be anywhere.
+        sharded = each.stage.aggregation is None or all(
+            _is_aligned(_key_columns(each, branch), shardings[branch.stream]) for branch in each.branches
+        )
+        event_time = _event_time(each.stage.name, made, "name the rows twice, as two streams")
+        stages.append(msgspec.structs.replace(each.stage, sharded=sharded, event_time=event_time))
+        shardings[each.stage.name] = _output_sharding(each, shardings)
+    return stages
+
+
+def _is_aligned(columns: Sequence[str] | None, sharding: Sharding) -> bool:
+    if columns is None or sharding is None or len(columns) != len(sharding):
+        return False
+    return all(column in same for column, same in zip(columns, sharding, strict=True))
+
+
+def _output_sharding(made: _Made, shardings: Mapping[str, Sharding]) -> Sharding:
+    """Return how a stage's output is sharded: by its keys, or as all its inputs are."""
+    aggregation = made.stage.aggregation
+    if aggregation is not None:
+        steps = [plan.Project(aggregation.outputs), *made.stage.steps]
+        origin = _behind({key.name: key.name for key in aggregation.keys}, steps)
+        return tuple(_columns_of(origin, {key.name}) for key in aggregation.keys)
+    found: Sharding = None
+    for number, branch in enumerate(made.branches):
+        sharding = shardings[branch.stream]
+        if sharding is None or (found is not None and len(sharding) != len(found)):
+            return None
+        own = tuple(_columns_of(branch.origin, columns) for columns in sharding)
+        found = own if number == 0 or found is None else tuple(a & b for a, b in zip(found, own, strict=True))
+    return found
+
+
+def _columns_of(origin: Origin, columns: Collection[str]) -> frozenset[str]:
+    return frozenset(column for column, before in origin.items() if before in columns)

@@ -1,6 +1,7 @@
-"""What was called on a stream, step by step: a tree with the sources as its leaves.
+"""What was called on a stream, step by step: a tree with sources and named streams as its leaves.
 
 Invariants:
+    * The plan ends at a named stream: what stands behind it is a stage of its own. `replay` goes on to the sources.
     * A node never changes. Each knows what the plan does (`steps`), and how the very same is called on an ordinary
       DataFrame (`replay`), which is what `toSpark()` does.
 """
@@ -25,6 +26,15 @@ class SourceNode:
     """The rows of a source, as they were logged."""
 
     name: str
+    line: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StageNode:
+    """The rows of a named stream; `made_by` is the tree of the stage that makes them."""
+
+    name: str
+    made_by: Node
     line: str
 
 
@@ -81,13 +91,15 @@ class AggregationNode:
     line: str
 
 
-Node = SourceNode | StepNode | MapNode | UnionNode | WatermarkNode | AggregationNode
+Node = SourceNode | StageNode | StepNode | MapNode | UnionNode | WatermarkNode | AggregationNode
 
 
 def replay(node: Node, read: Callable[[str], DataFrame]) -> DataFrame:
     """Call everything again, on the DataFrames that `read` gives for the sources."""
     if isinstance(node, SourceNode):
         return read(node.name)
+    if isinstance(node, StageNode):
+        return replay(node.made_by, read)
     if isinstance(node, UnionNode):
         left, right = (replay(parent, read) for parent in node.parents)
         return node.replay(left, right)
@@ -97,8 +109,10 @@ def replay(node: Node, read: Callable[[str], DataFrame]) -> DataFrame:
 
 
 def has_count_window(node: Node) -> bool:
-    """Return whether a window that Spark does not have is in the tree."""
-    return any(isinstance(each.aggregation.window, plan.CountWindow) for each in nodes(node, AggregationNode))
+    """Return whether a window that Spark does not have is in the tree, or in a stage before it."""
+    return any(isinstance(each.aggregation.window, plan.CountWindow) for each in nodes(node, AggregationNode)) or any(
+        has_count_window(each.made_by) for each in nodes(node, StageNode)
+    )
 
 
 def has_aggregation(node: Node) -> bool:
@@ -112,9 +126,9 @@ def has_watermark(node: Node) -> bool:
 
 
 def nodes(node: Node, kind: type[_Kind]) -> list[_Kind]:
-    """Return the nodes of one kind in the tree."""
+    """Return the nodes of one kind in the tree, but not in the stages that it reads."""
     own: list[_Kind] = [node] if isinstance(node, kind) else []
-    if isinstance(node, SourceNode):
+    if isinstance(node, (SourceNode, StageNode)):
         return own
     parents = node.parents if isinstance(node, UnionNode) else (node.parent,)
     return own + [found for parent in parents for found in nodes(parent, kind)]

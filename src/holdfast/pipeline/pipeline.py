@@ -18,7 +18,7 @@ from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
 from holdfast.pipeline.endpoints import Files
-from holdfast.pipeline.lineage import SourceNode
+from holdfast.pipeline.lineage import Node, SourceNode
 from holdfast.pipeline.stream import Stream, refuse_later
 
 if TYPE_CHECKING:
@@ -173,18 +173,17 @@ class Pipeline:
             raise Misconfigured(f"{schema!r} is not a schema; give a StructType or text: 'item string, price double'")
         return schema
 
-    def register_stage(self, stream: Stream) -> None:
-        """Keep a stream that was given a name."""
+    def register_stage(self, name: str, node: Node, schema: StructType) -> None:
+        """Keep a stream that was given a name, as the stage that makes it."""
         from holdfast.spark.types import arrow_schema
 
-        assert stream.name is not None, "only a named stream is a stage"
-        self._check_new(stream.name)
-        _check_columns(stream.name, stream.schema)
-        schema = arrow_schema(stream.schema).serialize().to_pybytes()
-        declared = DeclaredStage(stream.name, stream._node, schema, self._checkpoint_every_us)
-        # What the stage alone shows to be impossible is said at its line, not when the pipeline starts.
-        compile_topology(Settings(self.name, 1, self.bucket_width_us, "UTC"), self._sources, [declared], [])
-        self._stages[stream.name] = declared
+        self._check_new(name)
+        _check_columns(name, schema)
+        declared = DeclaredStage(name, node, arrow_schema(schema).serialize().to_pybytes(), self._checkpoint_every_us)
+        # What cannot be is said at the line of the stage that asks for it, not when the pipeline starts.
+        stages = [*self._stages.values(), declared]
+        compile_topology(Settings(self.name, 1, self.bucket_width_us, "UTC"), self._sources, stages, [])
+        self._stages[name] = declared
 
     def set_checkpoint(self, stage: str, every_us: int | None) -> None:
         """Set how often a stage's state is written; None for never."""

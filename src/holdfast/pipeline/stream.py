@@ -21,6 +21,7 @@ from holdfast.pipeline.lineage import (
     MapNode,
     Node,
     SourceNode,
+    StageNode,
     StepNode,
     UnionNode,
     WatermarkNode,
@@ -124,22 +125,22 @@ class Stream:
         """As `DataFrame.groupBy`, with `F.window` or `hf.count_window` among the columns, or neither."""
         from holdfast.pipeline.grouped import GroupedStream
 
-        self._extendable()
         if has_aggregation(self._node):
             raise UnsupportedQuery(
-                "this stream is aggregated already, and a second groupBy behind it comes with a later version; "
-                "read the first result with a pipeline of its own"
+                "this stream is aggregated already, and a stage has one groupBy; give the result a name, with "
+                ".named('...'), and call the second groupBy on that"
             )
         return GroupedStream(self, columns)
 
     @names_the_line
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
         """As `DataFrame.withWatermark`: rows may come this much later than the latest one seen."""
-        self._extendable()
         if has_aggregation(self._node):
-            raise UnsupportedQuery("withWatermark has to stand before groupBy")
+            raise UnsupportedQuery(
+                "withWatermark has to stand before groupBy, or behind the .named('...') of its result"
+            )
         if has_watermark(self._node):
-            raise UnsupportedQuery("this stream has a watermark already; one for each source is possible")
+            raise UnsupportedQuery("this stream has a watermark already; one for each input is possible")
         if not isinstance(eventTime, str):
             raise Misconfigured(f"withWatermark needs the name of a column, and {eventTime!r} is none")
         field = self._frame.select(eventTime).schema.fields[0]
@@ -165,7 +166,6 @@ class Stream:
         """
         from holdfast.spark import catalyst, types
 
-        self._extendable()
         if barrier or profile is not None:
             raise UnsupportedQuery("barrier and profile of mapInArrow are for batch jobs; leave them out")
         if not callable(func):
@@ -185,13 +185,12 @@ class Stream:
     @names_the_line
     def named(self, name: str) -> Stream:
         """Give the stream a name: it becomes a durable stream of the pipeline, with a stage that makes it."""
-        self._extendable()
         check_name(name, "a stream")
-        if isinstance(self._node, SourceNode):
-            raise Misconfigured(f"the source {self._node.name!r} has a name already; select from it for a new stream")
-        found = Stream(self._pipeline, self._frame, self._node, name)
-        self._pipeline.register_stage(found)
-        return found
+        if isinstance(self._node, (SourceNode, StageNode)):
+            kind = "source" if isinstance(self._node, SourceNode) else "stream"
+            raise Misconfigured(f"the {kind} {self._node.name!r} has a name already; select from it for a new stream")
+        self._pipeline.register_stage(name, self._node, self.schema)
+        return Stream(self._pipeline, self._frame, StageNode(name, self._node, users_line()), name)
 
     @names_the_line
     def protect(
@@ -245,7 +244,6 @@ class Stream:
     def _rows(self, method: Callable[[DataFrame], DataFrame]) -> Stream:
         from holdfast.spark import catalyst
 
-        self._extendable()
         result = method(self._frame)
         node = StepNode(self._node, tuple(catalyst.row_steps(result)), method, users_line())
         return self._next(catalyst.empty_frame(self._pipeline.spark, result.schema), node)
@@ -253,14 +251,15 @@ class Stream:
     def _with(self, other: Stream, method: Callable[[DataFrame, DataFrame], DataFrame]) -> Stream:
         from holdfast.spark import catalyst
 
-        self._extendable()
         if not isinstance(other, Stream):
             raise Misconfigured(f"a stream can only be joined with a stream by union, and {other!r} is none")
-        other._extendable()
         if other._pipeline is not self._pipeline:
             raise Misconfigured("the two streams of a union belong to different pipelines")
         if has_aggregation(self._node) or has_aggregation(other._node):
-            raise UnsupportedQuery("a union behind groupBy comes with a later version; put the union before groupBy")
+            raise UnsupportedQuery(
+                "a union behind groupBy needs a stage of its own; give each result a name, with .named('...'), and "
+                "call union on those"
+            )
         # Two frames of their own, so that Spark also takes a stream and something made from it.
         spark = self._pipeline.spark
         frames = [catalyst.empty_frame(spark, stream.schema) for stream in (self, other)]
@@ -271,13 +270,6 @@ class Stream:
 
     def _next(self, frame: DataFrame, node: Node) -> Stream:
         return Stream(self._pipeline, frame, node)
-
-    def _extendable(self) -> None:
-        if self._name is not None and not isinstance(self._node, SourceNode):
-            raise UnsupportedQuery(
-                f"the stream {self._name!r} is the result of a stage, and a stage that reads another one comes with a "
-                "later version; put the step before .named(...)"
-            )
 
 
 def refuse_later(**dials: object) -> None:

@@ -121,8 +121,10 @@ class World:
         inputs = [StageInput(source.name, schema, []) for source in sources]
         stages = [Stage("totals", inputs, schema, KEEPS_STATE, [], schema, every_us, True)]
         if random.random() < 0.35:
-            peaks = [StageInput("totals", schema, [])]
-            stages.append(Stage("peaks", peaks, schema, KEEPS_STATE, [], schema, every_us, True))
+            stages += self._stages_behind(sources[-1].name, every_us)
+            if len(stages[1].inputs) > 1 and random.random() < 0.5:
+                # Where there are two sources, rows of the second come to `peaks` alone.
+                stages[0] = msgspec.structs.replace(stages[0], inputs=inputs[:1])
         targets = {stages[-1].name, random.choice(stages).name}
         sinks = [
             Sink(f"out-{name}", name, ParquetSink("out", random.choice([50_000, 200_000]))) for name in sorted(targets)
@@ -130,6 +132,16 @@ class World:
         if random.random() < 0.3:
             sinks.append(Sink("shown", random.choice(stages).name, ConsoleSink()))
         return Topology("simulated", self.shards, WIDTH_US, sources, stages, sinks)
+
+    def _stages_behind(self, source: str, every_us: int) -> list[Stage]:
+        """Return stages that read `totals`, alone or with a source, and perhaps one more behind them."""
+        schema = SCHEMA.serialize().to_pybytes()
+        random = self.random
+        reads = [("peaks", ["totals", source] if random.random() < 0.4 else ["totals"])]
+        if random.random() < 0.4:
+            reads.append(("tops", ["totals", "peaks"] if random.random() < 0.5 else ["peaks"]))
+        inputs = {name: [StageInput(stream, schema, []) for stream in streams] for name, streams in reads}
+        return [Stage(name, some, schema, KEEPS_STATE, [], schema, every_us, True) for name, some in inputs.items()]
 
     def _make_options(self) -> NodeOptions:
         random = self.random

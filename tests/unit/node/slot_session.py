@@ -1,4 +1,4 @@
-"""A pipeline of one stage without Spark or node: rows are logged, a slot does orders, a journal names results."""
+"""A pipeline without Spark or node: rows are logged, a slot does orders, a journal names results."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def topology_of(
 
 
 class SlotSession:
-    """What a node does for one stage, said step by step by a test."""
+    """What a node does for one stage at a time, said step by step by a test."""
 
     def __init__(
         self,
@@ -80,6 +80,7 @@ class SlotSession:
         self.slot = self.new_slot()
         self.generation = 1
         self.bucket_memory: dict[int, int] = {}
+        self._memories: dict[str, dict[int, int]] = {}
         self.warnings: list[str] = []
         self._wave = 0
         self.log = self.open_log() if log is None else log
@@ -101,6 +102,7 @@ class SlotSession:
         self.slot = self.new_slot()
         self.generation += 1 << 20
         self.bucket_memory.clear()
+        self._memories.clear()
         if not memory:
             for path in (self.folder / "state").rglob("*.state*"):
                 path.unlink()
@@ -108,6 +110,13 @@ class SlotSession:
     def close(self) -> None:
         self.slot.close()
         self.log.close()
+
+    def turn_to(self, stage: str) -> SlotSession:
+        """Go on with another stage of the pipeline, from where it is."""
+        self._memories[self.stage.name] = self.bucket_memory
+        self.stage = next(each for each in self.topology.stages if each.name == stage)
+        self.bucket_memory = self._memories.get(stage, {})
+        return self
 
     def commit(self, *items: JournalItem) -> None:
         future = self.log.commit(list(items))
@@ -290,7 +299,7 @@ class SlotSession:
 
     def open_log(self) -> StreamLog:
         names = [source.name for source in self.topology.sources]
-        names += [self.stage.name, f"{self.stage.name}.rejects"]
+        names += [f"{stage.name}{side}" for stage in self.topology.stages for side in ("", ".rejects")]
         names += [f"{source.name}{side}" for source in self.topology.sources for side in (".late", ".rejects")]
         return StreamLog.open(self.store, names, "node", shards=self.shards, bucket_width_us=WIDTH_US, options=OPTIONS)
 

@@ -6,13 +6,15 @@ import msgspec
 from tests.unit.node.stages import SCHEMA, stage_of
 
 from holdfast.log.ledger import Ledger
-from holdfast.model import UnitCommitted
+from holdfast.model import FIRST_BUCKET, Advanced, UnitCommitted
 from holdfast.node import events
 from holdfast.node.decider import NodeDecider
+from holdfast.node.messages import Attached, AttachWork, Receipt, Result
 from holdfast.node.options import NodeOptions
-from holdfast.plan import ParquetSink, ProducerSource, Sink, Source, Stage, Topology
+from holdfast.plan import ParquetSink, ProducerSource, Sink, Source, Stage, StageInput, Topology
 
-DAY_US = 86_400_000_000
+SECOND_US = 1_000_000
+DAY_US = 86_400 * SECOND_US
 WIDTH_US = 100_000
 DAYS = 10
 STAGE = stage_of("running")
@@ -45,6 +47,37 @@ def test_what_a_stage_without_state_has_read_need_not_stay() -> None:
     row_wise = msgspec.structs.replace(STAGE, aggregation=None)
     assert trimmed(decider([], row_wise))["north"] == DAYS * DAY_US // WIDTH_US
     assert trimmed(decider([]))["north"] < 0, "state without two snapshots is rebuilt from all of its input"
+
+
+def test_buckets_without_rows_go_on_to_the_next_stage_one_by_one_and_to_readers_now_and_then() -> None:
+    schema = SCHEMA.serialize().to_pybytes()
+    behind = Stage("behind", [StageInput(STAGE.name, STAGE.schema, [])], schema, STAGE.aggregation, [], schema)
+    source = Source("north", schema, ProducerSource(), ["item"])
+    topology = Topology("test", 2, WIDTH_US, [source], [STAGE, behind], [])
+    start_us = DAYS * DAY_US
+    node = NodeDecider(topology, Ledger(2, WIDTH_US), "node", 1, NodeOptions(), start_us)
+    commits: dict[str, list[int]] = {STAGE.name: [], "behind": []}
+    attached = False
+    for now_us in range(start_us, start_us + 3 * SECOND_US, WIDTH_US // 2):
+        event = events.ItemsRead([Advanced("north", now_us)]) if attached else events.SlotsChanged([0])
+        todo = node.handle(event, now_us)
+        while todo:
+            command = todo.pop(0)
+            if isinstance(command, events.Commit):
+                ends = {item.stage: item.bucket_end for item in command.items if isinstance(item, UnitCommitted)}
+                for stage, end in ends.items():
+                    commits[stage].append(end)
+                todo += node.handle(events.Committed(command.ticket, command.items), now_us)
+            elif isinstance(command, events.StartWave):
+                order = command.order
+                works = [work for work in order.works if isinstance(work, AttachWork)]
+                results: list[Result] = [Attached(each.stage, each.shard, FIRST_BUCKET, "empty") for each in works]
+                receipt = Receipt(order.wave, order.slot, order.node, "host", 1, results)
+                todo += node.handle(events.ReceiptArrived(receipt), now_us)
+                attached = True
+    assert len(commits["behind"]) == 2, "what nobody waits for costs an entry a second"
+    first, last = commits[STAGE.name][0], commits[STAGE.name][-1]
+    assert commits[STAGE.name] == list(range(first, last + 1)) and last - first > 25
 
 
 def test_what_a_sink_has_not_put_out_is_kept_however_old_it_is() -> None:

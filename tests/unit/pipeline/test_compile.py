@@ -8,7 +8,20 @@ import pytest
 from holdfast import plan
 from holdfast.errors import UnsupportedQuery
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
-from holdfast.pipeline.lineage import AggregationNode, MapNode, Node, SourceNode, StepNode, UnionNode, WatermarkNode
+from holdfast.pipeline.lineage import (
+    AggregationNode,
+    MapNode,
+    Node,
+    SourceNode,
+    StageNode,
+    StepNode,
+    UnionNode,
+    WatermarkNode,
+    has_aggregation,
+    has_count_window,
+    has_watermark,
+    replay,
+)
 
 COLUMNS = {"item": "string", "price": "double", "at": "timestamp"}
 SCHEMA = pa.schema([("item", pa.string()), ("price", pa.float64()), ("at", pa.timestamp("us", tz="UTC"))])
@@ -59,6 +72,19 @@ def compiled(*nodes: Node, sources: str = "north south") -> plan.Topology:
 
 
 TUMBLING = plan.TimeWindow(column("at"), 10_000_000, 10_000_000)
+
+
+def stage_leaf(name: str, made_by: Node | None = None) -> Node:
+    return StageNode(name, made_by or leaf("north"), "user.py:7")
+
+
+def totals(*names: str, parent: Node | None = None) -> Node:
+    """Group by columns; the result has them and the time of a row."""
+    keys = [plan.Named(name, column(name)) for name in names]
+    latest = plan.Aggregate("_aggregate_0", "max", column("at"), "timestamp")
+    outputs = [*keys, plan.Named("at", plan.Column("_aggregate_0", "timestamp"))]
+    aggregation = plan.Aggregation(keys, [latest], outputs, None)
+    return AggregationNode(parent or leaf("north"), aggregation, BYTES, lambda frame: frame, "user.py:8")
 
 
 def test_a_key_that_is_a_column_of_every_input_decides_the_shard() -> None:
@@ -150,3 +176,98 @@ def test_a_function_behind_a_union_has_one_number() -> None:
     steps = [[step.function for step in each.steps] for each in made.stages[0].inputs]  # type: ignore[union-attr]
     assert steps == [[0, 1], [0, 1]]
     assert len(functions) == 2
+
+
+def test_a_named_stream_is_an_input_with_its_own_schema() -> None:
+    made = compiled(totals("item"), grouped(union(stage_leaf("s0"), leaf("south")), column("item")))
+    first, second = made.stages
+    assert [each.stream for each in second.inputs] == ["s0", "south"]
+    assert second.inputs[0].schema == first.schema
+    assert (second.inputs[0].late, second.inputs[0].on_error) == ("drop", "stop")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "one_to_one"),
+    [
+        (["item"], grouped(stage_leaf("s0"), column("item")), True),
+        (["item"], grouped(stage_leaf("s0"), column("price")), False),
+        (["item"], grouped(stage_leaf("s0"), column("item"), column("price")), False),
+        (["item", "price"], grouped(stage_leaf("s0"), column("item"), column("price")), True),
+        (["item", "price"], grouped(stage_leaf("s0"), column("price"), column("item")), False),
+        (["item", "price"], grouped(stage_leaf("s0"), column("item")), False),
+        (["item"], grouped(mapped(stage_leaf("s0")), column("item")), False),
+        (["item"], grouped(projected(stage_leaf("s0"), k=column("item")), plan.Column("k", "string")), True),
+        (["item"], grouped(projected(stage_leaf("s0"), item=column("price")), column("item")), False),
+        (["item"], grouped(union(stage_leaf("s0"), leaf("south")), column("item")), True),
+        (["price"], grouped(union(stage_leaf("s0"), leaf("south")), column("item")), False),
+        (["item"], grouped(stage_leaf("s0")), False),
+    ],
+)
+def test_an_edge_is_one_to_one_where_the_keys_stay_as_they_are(
+    first: list[str], second: Node, one_to_one: bool
+) -> None:
+    assert [stage.sharded for stage in compiled(totals(*first), second).stages] == [True, one_to_one]
+
+
+def test_an_edge_behind_keys_that_are_picked_by_hash_is_one_to_one_too() -> None:
+    made = compiled(totals("price"), totals("item"), grouped(stage_leaf("s1"), column("item")))
+    assert [stage.sharded for stage in made.stages] == [True, False, True]
+
+
+def test_a_key_that_leaves_a_stage_under_another_name_is_followed() -> None:
+    renamed = projected(totals("item"), price=column("item"), at=column("at"))
+    made = compiled(renamed, grouped(stage_leaf("s0"), column("price")), grouped(stage_leaf("s0"), column("at")))
+    assert [stage.sharded for stage in made.stages] == [True, True, False]
+
+
+def test_rows_stay_in_their_shards_through_stages_without_state() -> None:
+    keep = StepNode(leaf("north"), (plan.Filter(column("item")),), lambda frame: frame, "l")
+    made = compiled(keep, grouped(stage_leaf("s0"), column("item")), sources="north")
+    assert made.sources[0].shard_by == ["item"]
+    assert [stage.sharded for stage in made.stages] == [True, True]
+    both = union(leaf("north"), leaf("south"))
+    alike = compiled(both, grouped(stage_leaf("s0"), column("item")))
+    assert [stage.sharded for stage in alike.stages] == [True, True]
+    unlike = compiled(grouped(leaf("south"), column("price")), both, grouped(stage_leaf("s1"), column("item")))
+    assert [each.shard_by for each in unlike.sources] == [["item"], ["price"]]
+    assert [stage.sharded for stage in unlike.stages] == [True, True, False]
+
+
+def test_frames_of_a_stage_carry_the_event_time_that_a_later_stage_asks_for() -> None:
+    window = grouped(watermarked(stage_leaf("s0")), column("item"), window=TUMBLING)
+    made = compiled(totals("item"), window, grouped(stage_leaf("s0"), column("item")))
+    assert [stage.event_time for stage in made.stages] == ["at", None, None]
+    assert (made.stages[1].inputs[0].event_time, made.stages[1].inputs[0].delay_us) == ("at", 2_000_000)
+
+
+@pytest.mark.parametrize(
+    ("node", "told"),
+    [
+        (grouped(stage_leaf("s0"), window=TUMBLING), "the stream 's0' has no watermark"),
+        (grouped(watermarked(mapped(stage_leaf("s0"))), window=TUMBLING), r"before its .named"),
+        (
+            grouped(union(stage_leaf("s0"), stage_leaf("s0")), column("item")),
+            "the stream 's0' is in the stage 's1' twice",
+        ),
+    ],
+)
+def test_what_cannot_be_asked_of_a_stream_is_refused_with_the_users_line(node: Node, told: str) -> None:
+    with pytest.raises(UnsupportedQuery, match=rf"{told}.*\(at user\.py:\d\)"):
+        compiled(totals("item"), node)
+
+
+def test_two_event_times_of_one_stream_are_refused() -> None:
+    other = grouped(watermarked(stage_leaf("s0"), "price"), column("item"))
+    with pytest.raises(
+        UnsupportedQuery, match=r"stream 's0' has the event times 'at' and 'price'.*name the rows twice"
+    ):
+        compiled(totals("item"), watermarked(stage_leaf("s0")), other)
+
+
+def test_a_stage_ends_at_a_named_stream_and_the_same_query_in_spark_goes_on_to_the_sources() -> None:
+    counting = plan.Aggregation([], [], [], plan.CountWindow(2, 2))
+    below = AggregationNode(watermarked(leaf("north")), counting, BYTES, lambda frame: [*frame, "group"], "l")
+    node = StepNode(stage_leaf("s0", below), (), lambda frame: [*frame, "step"], "l")
+    assert not has_aggregation(node) and not has_watermark(node)
+    assert has_count_window(node)
+    assert replay(node, lambda name: [name]) == ["north", "group", "step"]  # type: ignore[arg-type, return-value, comparison-overlap]
