@@ -9,7 +9,7 @@ from tests.simulation.sabotage import REPAIRS_TAKEN_BACK, SABOTAGES, Sabotage
 
 from holdfast.testing.simulator import outcome_of
 
-SEEDS_MAX: Final = 500
+SEEDS_MAX: Final = 1_000
 
 
 @pytest.mark.parametrize("sabotage", [*SABOTAGES, *REPAIRS_TAKEN_BACK], ids=lambda sabotage: sabotage.__name__)
