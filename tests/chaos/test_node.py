@@ -62,8 +62,9 @@ def test_one_node_per_store_stopped_by_signals_and_without_leaks(tmp_path: Path)
         finally:
             feed.leave()
         # With nobody who sends there are no waves, and so none that could be lost.
-        node = arena.start("time")
-        wait_until(lambda: node.workers() or not node.lives, "waiting for a node with nothing to do")
+        idle = tmp_path / "idle-measures.json"
+        node = arena.start("time", "--measures", str(idle))
+        wait_until(lambda: idle.exists() or not node.lives, "waiting for the report of a node with nothing to do")
         node.signal_all(node.jvms(), signal.SIGKILL)
         assert node.ended() == 1, node.said()
         assert "Nothing committed is lost" in node.said(), node.said()
