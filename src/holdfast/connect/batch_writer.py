@@ -12,14 +12,13 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from holdfast.connect.catalog import Located
 from holdfast.connect.room import Room
 from holdfast.connect.trimming import Trimmer
 from holdfast.errors import BadRow, HoldfastError, StoreUnfit
 from holdfast.log.ledger import NO_BOUNDARY
-from holdfast.log.reconcile import segment_paths
 from holdfast.log.stream_log import StreamLog
 from holdfast.model import (
     END_OF_TIME,
@@ -33,7 +32,7 @@ from holdfast.model import (
     bucket_start_us,
     stamped,
 )
-from holdfast.plan import ProducerSource, QuerySource, Source
+from holdfast.plan import QuerySource, Source
 from holdfast.ports import Clock
 
 TRIM_EVERY_S = 5.0
@@ -45,13 +44,13 @@ class BatchWriter:
     def __init__(self, located: Located, owner: str, clock: Clock) -> None:
         assert isinstance(located.declared, Source), "only a source's stream is written by a query"
         origin = located.declared.origin
-        assert isinstance(origin, QuerySource | ProducerSource), "the node itself writes what it reads from files"
+        assert isinstance(origin, QuerySource), "the node itself writes what it reads from files"
         self._located = located
         self._source = located.declared
         self._stream = located.stream
         self._width_us = located.topology.bucket_width_us
         self._clock = clock
-        self._owner = owner
+        self._open_folders = FoldersOf(owner)
         self._log = StreamLog.open(
             located.store, [self._stream], owner, shards=located.topology.shards, bucket_width_us=self._width_us
         )
@@ -150,16 +149,30 @@ class BatchWriter:
 
     def _make_room(self, timeout_s: float) -> None:
         self._trimmer.wait(timeout_s)
-        self._trimmer.trim(self._open_folders(), retain_us=0)
+        self._trimmer.trim(self._open_folders, retain_us=0)
 
     def _trim_now_and_then(self) -> None:
         if time.monotonic() >= self._trim_at_s:
             self._trim_at_s = time.monotonic() + TRIM_EVERY_S
             # What cannot be deleted now can be later.
             with contextlib.suppress(HoldfastError):
-                self._trimmer.trim(self._open_folders())
+                self._trimmer.trim(self._open_folders)
 
-    def _open_folders(self) -> set[str]:
-        """Return the folders that tasks of this life write to: what is there is not yet named by an entry."""
-        own = f"/{self._owner}/"
-        return {path.rpartition("/")[0] for path in segment_paths(self._located.store, self._stream) if own in path}
+
+class FoldersOf(Collection[str]):
+    """The folders of a writer's tasks, also those that a task makes a moment from now: so they are known by their name.
+
+    What is in them may not be named by an entry yet. A list, made before the segments are looked at, would lack some.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._part = f"/{owner}/"
+
+    def __contains__(self, folder: object) -> bool:
+        return isinstance(folder, str) and self._part in folder
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -60,17 +61,16 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
     setup = SlotSetup(catalog.pipeline_id, store.url, msgspec.json.encode(topology), states, tuple(functions))
     chosen = msgspec.structs.replace(options or NodeOptions(), available_now=available_now)
     ingests = _ingests(pipeline, store, catalog, setup, available_now)
-    log = _open_log(store, topology, available_now)
-    try:
+    # What fails lets go of everything: this process may live on, and the streams would stay taken.
+    with contextlib.ExitStack() as taken:
+        for ingest in ingests:
+            taken.callback(ingest.close)
+        log = _open_log(store, topology, available_now)
+        taken.callback(log.close)
         runner = NodeRunner(
             topology, catalog.pipeline_id, store, log, lambda put: Waves(pipeline.spark, setup, put), chosen, ingests
         )
-    except BaseException:
-        # Nobody else would: this process may live on, and the streams would stay taken.
-        log.close()
-        for ingest in ingests:
-            ingest.close()
-        raise
+        taken.pop_all()
     return runner.start()
 
 
