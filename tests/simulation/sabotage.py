@@ -14,10 +14,10 @@ from holdfast.log import rewrite, segment, stream_reader, terms
 from holdfast.log.journal import JournalReader, JournalWriter
 from holdfast.log.ledger import Ledger
 from holdfast.log.terms import Term
-from holdfast.model import FIRST_BUCKET
-from holdfast.node import events, scheduling, situation, trimming
+from holdfast.node import events, scheduling, trimming
 from holdfast.node.decider import NodeDecider
 from holdfast.node.delivery import Delivery
+from holdfast.node.ending import Ending
 from holdfast.node.messages import UnitWork
 from holdfast.node.situation import Situation
 from holdfast.ports import Store
@@ -173,26 +173,25 @@ def hold_a_bucket_up_by_its_own_rows(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Situation, "may_ingest", may_ingest)
 
 
-def end_before_other_inputs_are_complete(patch: pytest.MonkeyPatch) -> None:
-    original = Situation.ending_of
-
-    def ending_of(here: Situation, stage: Any) -> int | None:
-        there, here.bucket_there = here.bucket_there, {}
-        try:
-            return original(here, stage)
-        finally:
-            here.bucket_there = there
-
-    patch.setattr(Situation, "ending_of", ending_of)
+def end_before_all_is_logged(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ending, "all_logged", lambda ending: True)
 
 
-def end_a_stage_before_its_inputs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(situation.Situation, "is_processed", lambda here, stage: _is_through(here, stage))
+def rest_although_rows_came(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ending, "_had_rows", lambda ending, stage, bucket_from: False)
 
 
-def _is_through(here: Situation, stage: str) -> bool:
-    ending = here.endings.get(stage, FIRST_BUCKET)
-    return all(unit.bucket_committed >= ending for unit in here.units_of(stage))
+def rest_where_an_earlier_run_ended(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Ending, "_committed_ends", lambda ending, stage: iter(()))
+
+
+def pass_the_end_before_it_is_logged(patch: pytest.MonkeyPatch) -> None:
+    original = Situation.processable
+
+    def processable(here: Situation, stage: Any) -> int:
+        return original(here, stage) if here.ends is None else min(here.target(stage), here.ends[stage.name])
+
+    patch.setattr(Situation, "processable", processable)
 
 
 SABOTAGES: Sequence[Sabotage] = [
@@ -216,6 +215,8 @@ REPAIRS_TAKEN_BACK: Sequence[Sabotage] = [
     remember_the_last_end_alone,
     reopen_as_often_as_asked,
     hold_a_bucket_up_by_its_own_rows,
-    end_before_other_inputs_are_complete,
-    end_a_stage_before_its_inputs,
+    end_before_all_is_logged,
+    rest_although_rows_came,
+    rest_where_an_earlier_run_ended,
+    pass_the_end_before_it_is_logged,
 ]

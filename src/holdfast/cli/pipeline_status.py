@@ -181,7 +181,8 @@ def _stream_status(store: Store, name: str, kind: str, inputs: list[str], ledger
     writer = WriterStatus(shown.owner, shown.host, shown.pid, shown.term, alive, _since_us(store, name, shown.term))
     units = _units_status(ledger, name) if kind == "stage" else None
     if kind == "stage":
-        ended = ledger.ended(name) is not None
+        # Behind the end of an earlier run it goes on.
+        ended = units is not None and units.bucket_end_min is not None and units.bucket_end_min == ledger.ended(name)
     return StreamStatus(name, kind, writer, boundary_us, lag_s, ended, shown.rows + folded, shown.bytes, inputs, units)
 
 

@@ -16,9 +16,10 @@ from typing import Any
 
 from holdfast.errors import BadRow
 from holdfast.log.ledger import Ledger, stream_of
-from holdfast.model import FIRST_BUCKET, Ended, JournalItem, Published, Reported, SnapshotVerified, UnitCommitted
+from holdfast.model import FIRST_BUCKET, JournalItem, Published, Reported, SnapshotVerified, UnitCommitted
 from holdfast.node import events
 from holdfast.node.delivery import Delivery, DeliveryPhase, DeliveryStep
+from holdfast.node.ending import Ending
 from holdfast.node.intake import Intake
 from holdfast.node.messages import (
     Attached,
@@ -64,7 +65,7 @@ class NodeDecider:
         unread: frozenset[str] = frozenset(),
     ) -> None:
         self.node = node
-        self.situation = Situation(topology, ledger, options, now_us, adopted, set(unread))
+        self.situation = Situation(topology, ledger, options, now_us, adopted)
         self.log_open = True
         self.stopping = False
         self.finished = False
@@ -94,7 +95,8 @@ class NodeDecider:
             events.TimePassed: lambda event: None,
             events.StopRequested: self._stop_requested,
         }
-        self._open(unread)
+        self._open()
+        self._ending = Ending(self.situation, unread)
 
     def handle(self, event: events.Event, now_us: int) -> list[events.Command]:
         """Take an event; return what is to be done now."""
@@ -108,7 +110,7 @@ class NodeDecider:
 
     # At the start
 
-    def _open(self, unread: frozenset[str]) -> None:
+    def _open(self) -> None:
         """Go on where the ledger ends."""
         here = self.situation
         here.stages = {stage.name: stage for stage in here.topology.stages}
@@ -130,9 +132,6 @@ class NodeDecider:
             if position is not None and position.intended is not None:
                 delivery.resume(position.intended)
             here.deliveries[sink.name] = delivery
-        if here.options.available_now:
-            produced = [each.name for each in here.topology.sources if each.has_own_writer]
-            here.note_what_is_there(name for name in produced if name not in unread)
 
     def _open_unit(self, stage: str, shard: int) -> Unit:
         progress = self.situation.ledger.unit(stage, shard)
@@ -166,7 +165,7 @@ class NodeDecider:
     def _items_read(self, event: events.ItemsRead) -> None:
         for item in event.items:
             self.situation.ledger.apply(item)
-        self.situation.note_what_is_there(self.situation.unread & set(map(stream_of, event.items)))
+        self._ending.note_read(map(stream_of, event.items))
 
     def _files_looked(self, event: events.FilesLooked) -> None:
         here = self.situation
@@ -409,7 +408,8 @@ class NodeDecider:
         if not self.stopping:
             self._look()
             if self.log_open:
-                self._end_what_is_over()
+                for items in self._ending.decide():
+                    self._commit(items)
                 self._deliver()
                 for slot in self.situation.slots.values():
                     self._give(slot)
@@ -464,7 +464,7 @@ class NodeDecider:
 
     def _deliver(self) -> None:
         here = self.situation
-        hurry = here.all_processed()
+        hurry = self._ending.all_processed()
         for name, delivery in here.deliveries.items():
             if isinstance(delivery.sink.target, ConsoleSink) and delivery.phase is DeliveryPhase.INTENDED:
                 self._display(delivery)
@@ -495,7 +495,7 @@ class NodeDecider:
         here = self.situation
         items: list[JournalItem] = []
         for stage in here.stages.values():
-            if here.now_us < self._idle_commit_due_us(stage.name) and not here.bumped:
+            if here.now_us < self._idle_commit_due_us(stage.name) and not self._ending.is_decided:
                 continue
             target = here.processable(stage)
             for unit in self._idle_units(stage, target):
@@ -525,32 +525,6 @@ class NodeDecider:
         places = {unit.bucket_memory for unit in behind if unit.bucket_memory >= ended}
         idle = {place for place in places if not here.has_rows(stage, place, target)}
         return [unit for unit in behind if unit.bucket_memory in idle]
-
-    def _end_what_is_over(self) -> None:
-        """With `available_now`: when all input is logged, close its last bucket; when that is read, end all windows."""
-        here = self.situation
-        if not here.options.available_now or not here.all_logged():
-            return
-        if not here.bumped:
-            here.bumped = True
-            reached = {name: intake.bucket_reached for name, intake in here.intakes.items()}
-            here.bucket_there |= {name: bucket + 1 for name, bucket in reached.items() if bucket is not None}
-            there = max(here.bucket_there.values(), default=FIRST_BUCKET)
-            for intake in here.intakes.values() if there > FIRST_BUCKET else ():
-                # The last rows of all sources are complete then, with an empty bucket in which every window closes.
-                self._commit(intake.finish(there + 1))
-            return
-        for stage in here.stages.values():
-            ending = None if stage.name in here.endings else here.ending_of(stage)
-            if ending is None:
-                continue
-            here.endings[stage.name] = ending
-            for intake in here.intakes.values() if here.is_read(stage.name) else ():
-                if (intake.bucket_reached or FIRST_BUCKET) < ending:
-                    # A producer's boundary went further, and a stage behind comes to this end with all its inputs.
-                    self._commit(intake.finish(ending))
-            if ending > FIRST_BUCKET and ending != here.ledger.ended(stage.name):
-                self._commit([Ended(stage.name, ending)])
 
     def _trim(self) -> None:
         here = self.situation
@@ -587,7 +561,7 @@ class NodeDecider:
         busy = bool(here.tickets) or any(slot.order is not None for slot in here.slots.values())
         if self.stopping:
             return not busy or not self.log_open
-        if busy or not here.all_processed() or not here.all_logged():
+        if busy or not self._ending.all_processed():
             return False
         return all(here.is_delivered(delivery) for delivery in here.deliveries.values())
 

@@ -254,7 +254,17 @@ class NodeProcess(Process):
         assert self._log is not None, "it was open"
         self._log.close()
         self.world.observe(self.world.node_streams)
+        if self.options.available_now and self.decider is not None and not self.decider.stopping:
+            self._check_ends()
         self.die("finished")
+
+    def _check_ends(self) -> None:
+        """Who reads a stream to its end must come to one."""
+        for stage in self.world.topology.stages:
+            ledger = self.world.ledger(stage.name)
+            reached = {unit.bucket_end for unit in ledger.units(stage.name).values()}
+            if reached and reached != {ledger.ended(stage.name)}:
+                self.world.violated(f"{stage.name} is over at {ledger.ended(stage.name)}, its units are at {reached}")
 
     # Slots
 
