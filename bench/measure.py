@@ -173,6 +173,7 @@ def program(
     parser = argparse.ArgumentParser(prog=f"python -m bench.{name}", description=description)
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every figure and goal there")
     parser.add_argument("--quick", action="store_true", help="smaller and shorter: ends within 90 seconds")
+    parser.add_argument("--rounds", type=int, metavar="N", help="how often those that are compared run in turns")
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args(sys.argv[1:] if arguments is None else arguments)

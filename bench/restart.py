@@ -179,7 +179,7 @@ def measure_all(program: measure.Program, data: Path, work: Path) -> dict[str, l
         runs["holdfast_without_archive"] = lambda: guarded(lambda: measure_ours(work, kills, settle_s, None))
     if archive is not None:
         runs["structured_streaming_archive"] = lambda: guarded(lambda: measure_peer(work, kills, settle_s, archive))
-    return compare.in_turns(runs, 1 if program.quick else 3)
+    return compare.in_turns(runs, program.options.rounds or (1 if program.quick else 3))
 
 
 def main() -> None:

@@ -87,7 +87,7 @@ def measure_all(program: measure.Program, data: Path, work: Path) -> dict[str, l
         found = process.run("bench.ours.windows:run_all", {"runs": ours, "work": str(work)}, limit_s)
         return {run["name"]: found.get(run["name"], found) for run in ours}
 
-    rounds = compare.in_turns({"peers": run_peers, "ours": run_ours}, sizes.rounds)
+    rounds = compare.in_turns({"peers": run_peers, "ours": run_ours}, program.options.rounds or sizes.rounds)
     names = [run["name"] for run in [*peers, *ours]]
     sides = [{**peer, **own} for peer, own in zip(rounds["peers"], rounds["ours"], strict=True)]
     return {name: [side[name] for side in sides] for name in names}
