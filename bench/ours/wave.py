@@ -86,8 +86,7 @@ class Run:
         topology = msgspec.json.encode(topology_of(CORES * self._units_per_slot))
         setup = SlotSetup(self._folder.name, self._store.url, topology, str(self._folder / "state"))
         waves = Waves(self._spark, setup, self._receipts.put)
-        for place in waves.places()[:CORES]:
-            waves.prepare(place)
+        waves.slots_changed()
         return waves
 
     def _attach(self, waves: Waves, bucket: int) -> None:

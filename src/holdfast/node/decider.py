@@ -40,9 +40,10 @@ from holdfast.node.messages import (
     Work,
 )
 from holdfast.node.options import NodeOptions
+from holdfast.node.placement import Placed, place
 from holdfast.node.scheduling import Scheduler
 from holdfast.node.situation import Situation, SlotState, Ticket
-from holdfast.node.units import Phase, Step, Unit, assign
+from holdfast.node.units import Phase, Step, Unit
 from holdfast.plan import REJECTS, ConsoleSink, FilesSource, Stage, Topology
 
 FAILURES_SAID_EVERY = 10
@@ -146,10 +147,22 @@ class NodeDecider:
             self._take_back(here.slots.pop(number))
         for number in event.slots:
             here.slots.setdefault(number, SlotState(number))
-        if not here.slots:
-            return
+        here.hosts = dict(event.hosts)
+        if here.slots:
+            self._place()
+
+    def _place(self) -> None:
+        """Spread the units over the slots there are."""
+        here = self.situation
+        slots = sorted(here.slots)
+        load = dict.fromkeys(slots, 0)
         for stage in here.stages:
-            for shard, slot in enumerate(assign(here.topology.shards, sorted(here.slots))):
+            placed = [
+                Placed(unit.shard, unit.slot if unit.slot in here.slots else None, unit.host)
+                for unit in here.units_of(stage)
+            ]
+            for shard, slot in place(placed, slots, here.hosts, load).items():
+                load[slot] += 1
                 unit = here.units[stage, shard]
                 if unit.slot != slot:
                     self._move(unit, slot)
@@ -253,7 +266,7 @@ class NodeDecider:
             case ProcessWork(), Processed():
                 self._processed(work, result)
             case AttachWork(), Attached():
-                self._attached(work, result)
+                self._attached(slot, work, result)
             case IngestWork(), Ingested():
                 self._ingested(result)
             case DeliverWork(), Delivered():
@@ -306,9 +319,10 @@ class NodeDecider:
         unit.bucket_memory = bucket_memory
         self._send_on(unit)
 
-    def _attached(self, work: AttachWork, result: Attached) -> None:
+    def _attached(self, slot: SlotState, work: AttachWork, result: Attached) -> None:
         unit = self.situation.units[work.stage, work.shard]
         unit.step(Step.ATTACHED)
+        unit.host = self.situation.hosts.get(slot.number)
         unit.bucket_memory = result.bucket_memory
         unit.generation = work.generation
         for warning in result.warnings:

@@ -9,9 +9,10 @@ from holdfast.node.messages import Order, Receipt
 
 
 class SlotsChanged(msgspec.Struct, frozen=True, tag=True):
-    """These slots exist now; what ran on others is lost."""
+    """These slots exist now; what ran on others is lost. `hosts` says where a slot is, if that matters."""
 
     slots: list[int]
+    hosts: dict[int, str] = {}
 
 
 class ItemsRead(msgspec.Struct, frozen=True, tag=True):

@@ -50,7 +50,9 @@ ALIVE_CHECK_S = 1.0
 class Waves(Protocol):
     """Whoever runs orders: Spark, or a test."""
 
-    def slots(self) -> list[int]: ...
+    @property
+    def look_every_s(self) -> float | None: ...
+    def slots_changed(self) -> events.SlotsChanged | None: ...
     def send(self, order: Order) -> None: ...
     def received(self, wave: int, slot: int) -> None: ...
     def lost(self) -> list[tuple[int, int, str]]: ...
@@ -97,6 +99,7 @@ class NodeRunner:
         self._housekeeping = Housekeeping(topology, store, log, options, self._queue.put, self._fail_with)
         self._busy: dict[int, float] = {}
         self._looked_for_lost_s = 0.0
+        self._looked_for_slots_s = 0.0
         self._failure: HoldfastError | None = None
         self._finished = False
         self._reported = False
@@ -150,7 +153,7 @@ class NodeRunner:
             self._follow_producers()
             for companion in self._companions:
                 companion.start(self._fail_with, self._warn)
-            self._queue.put(events.SlotsChanged(waves.slots()))
+            self._look_for_slots(waves)
             self._loop(waves)
             error = self._failure
         except HoldfastError as raised:
@@ -181,9 +184,12 @@ class NodeRunner:
         """Wait for the next event, for the time asked for, or until a wave may have been lost."""
         while True:
             self._look_for_lost(waves)
+            if waves.look_every_s is not None and time.monotonic() - self._looked_for_slots_s >= waves.look_every_s:
+                self._look_for_slots(waves)
             left_s = max(0.0, (wake_us - self._clock.now_us()) / 1e6)
+            patience_s = min(LOST_CHECK_S if self._busy else ALIVE_CHECK_S, waves.look_every_s or ALIVE_CHECK_S)
             try:
-                found = self._queue.get(timeout=min(left_s, LOST_CHECK_S if self._busy else ALIVE_CHECK_S))
+                found = self._queue.get(timeout=min(left_s, patience_s))
             except queue.Empty:
                 if self._clock.now_us() >= wake_us:
                     return events.TimePassed()
@@ -202,6 +208,12 @@ class NodeRunner:
             for wave, slot, reason in waves.lost():
                 # Behind its receipt, if that is in the queue already: the decider then knows the wave no more.
                 self._queue.put(events.WaveLost(wave, slot, reason))
+
+    def _look_for_slots(self, waves: Waves) -> None:
+        self._looked_for_slots_s = time.monotonic()
+        changed = waves.slots_changed()
+        if changed is not None:
+            self._queue.put(changed)
 
     def _note(self, waves: Waves, event: events.Event) -> None:
         if isinstance(event, events.ReceiptArrived):

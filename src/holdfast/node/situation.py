@@ -49,6 +49,7 @@ class Situation:
     """Producers' streams that have no producer now: with `available_now` the node ends them."""
     stages: dict[str, Stage] = field(default_factory=dict)
     slots: dict[int, SlotState] = field(default_factory=dict)
+    hosts: dict[int, str] = field(default_factory=dict)
     units: dict[UnitKey, Unit] = field(default_factory=dict)
     intakes: dict[str, Intake] = field(default_factory=dict)
     deliveries: dict[str, Delivery] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""A unit's phases, as a table, and which slot each unit belongs to.
+"""A unit's phases, as a table.
 
 Invariants:
     * Only the transitions of `TRANSITIONS` happen; any other is our own bug and carries the unit's story.
@@ -68,6 +68,8 @@ class Unit:
     bucket_memory: int
     generation: int = 0
     slot: int | None = None
+    host: str | None = None
+    """Where its state was last; a slot there need not build it again."""
     phase: Phase = Phase.ABSENT
     moved: bool = False
     """Its slot is gone, but its last wave is still being committed; it is absent after that."""
@@ -88,9 +90,3 @@ class Unit:
         self.story.append(f"{step.value} -> {after.value}")
         del self.story[:-STORY_LENGTH]
         self.phase = after
-
-
-def assign(shards: int, slots: list[int]) -> list[int]:
-    """Return the slot of each shard: ranges of neighbours, as even as can be: a slot reads one piece of a frame."""
-    assert slots, "units cannot be placed on no slots"
-    return [slots[shard * len(slots) // shards] for shard in range(shards)]

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.spark import ahead
+from holdfast.spark import ahead, shipping
 
 PR_SET_PDEATHSIG = 1
 
@@ -68,6 +68,7 @@ def quiet_worker(worker: Callable[..., int]) -> Callable[..., int]:
 
 
 def main() -> None:
+    shipping.settle()
     if sys.argv[1:2] == [ahead.OPTION]:
         if not ahead.wait_for_stub(sys.argv[2], int(sys.argv[3]), warm):
             return

@@ -9,6 +9,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import threading
@@ -32,6 +33,7 @@ from holdfast.node.slot import SlotSetup
 from holdfast.node.state_folder import claim, state_folder
 from holdfast.plan import FilesSource, ParquetSink, QuerySource, Topology
 from holdfast.ports import Store
+from holdfast.spark.executors import Executors
 from holdfast.spark.ingest import Ingest
 from holdfast.spark.session import require
 from holdfast.spark.waves import Waves
@@ -68,10 +70,24 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
         log = _open_log(store, topology, available_now)
         taken.callback(log.close)
         runner = NodeRunner(
-            topology, catalog.pipeline_id, store, log, lambda put: Waves(pipeline.spark, setup, put), chosen, ingests
+            topology,
+            catalog.pipeline_id,
+            store,
+            log,
+            lambda put: Waves(pipeline.spark, setup, put, _executors(pipeline, store, log)),
+            chosen,
+            ingests,
         )
         taken.pop_all()
     return runner.start()
+
+
+def _executors(pipeline: Pipeline, store: Store, log: StreamLog) -> Executors | None:
+    """Return who follows the session's executors; in local mode there is nobody to follow."""
+    context = pipeline.spark.sparkContext
+    if context._jsc.sc().isLocal():
+        return None
+    return Executors(context, log.term.owner, store, lambda text: logging.getLogger("holdfast").warning("%s", text))
 
 
 def _ingests(pipeline: Pipeline, store: Store, catalog: Catalog, setup: SlotSetup, available_now: bool) -> list[Ingest]:

@@ -36,9 +36,11 @@ RECOMMENDED: Mapping[str, str] = {
     "spark.eventLog.enabled": "false",
     "spark.locality.wait": "10s",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    "spark.executor.heartbeatInterval": "1s",
-    "spark.storage.blockManagerHeartbeatTimeoutMs": "4000",
-    "spark.network.timeoutInterval": "1s",
+    "spark.scheduler.mode": "FAIR",
+    "spark.executor.heartbeatInterval": "500ms",
+    "spark.storage.blockManagerHeartbeatTimeoutMs": "3000",
+    "spark.network.timeoutInterval": "500ms",
+    "spark.executor.removeDelayOnDisconnection": "100ms",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 LOCAL: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}

@@ -12,34 +12,27 @@ Guarantees:
 from __future__ import annotations
 
 import contextlib
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from py4j.protocol import Py4JError, Py4JJavaError
-from pyspark.accumulators import AccumulatorParam
 
 from holdfast.errors import PipelineFailed
-from holdfast.node.messages import Order, encode_order
+from holdfast.node.events import SlotsChanged
+from holdfast.node.messages import Order
 from holdfast.node.slot import SlotSetup
-from holdfast.spark.worker import ORDER_PROPERTY, Work
+from holdfast.spark.executors import Executor, Executors, local_cores, located
+from holdfast.spark.mailbox import Mailbox, reason, reason_of
+from holdfast.spark.worker import ORDER_PROPERTY, Work, order_text
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-Receipts = list[bytes]
-
-_LOST_TASK: Final = re.compile(r".*\(\S+ executor \S+\): ")
-"""What Spark puts before a task's own error: "Job aborted ...: Lost task ... (TID 3) (host executor driver): why"."""
-
-
-class SlotPlace(msgspec.Struct, frozen=True):
-    """A core of an executor: the number the decider uses, and where it is."""
-
-    slot: int
-    executor: str
-    host: str
+LOOK_EVERY_S: Final = 0.05
+"""A loss has to be known within 0.2 s, and Spark itself needs a tenth of a second."""
+POOL: Final = "holdfast"
+"""Where sessions schedule fairly, a wave does not wait for the tasks of a user's own jobs that are not yet running."""
 
 
 class _Job(msgspec.Struct, frozen=True):
@@ -49,103 +42,80 @@ class _Job(msgspec.Struct, frozen=True):
     future: Any
 
 
-class _Mailbox(AccumulatorParam[Receipts]):
-    """An accumulator whose value is never kept in the driver: what is added there is delivered and forgotten.
-
-    In a task, where there is nobody to deliver to, it is an ordinary list.
-    """
-
-    def __init__(self, deliver: Callable[[bytes], None] | None) -> None:
-        self._deliver = deliver
-        self._in_driver = True
-
-    def close(self) -> None:
-        """Deliver nothing more. Spark keeps the accumulator for as long as it lives, and may still add to it."""
-        self._deliver = None
-
-    def zero(self, value: Receipts) -> Receipts:
-        return []
-
-    def addInPlace(self, value1: Receipts, value2: Receipts) -> Receipts:
-        if not self._in_driver:
-            return value1 + value2
-        deliver = self._deliver
-        if deliver is not None:
-            for content in value2:
-                deliver(content)
-        return value1
-
-    def __getstate__(self) -> dict[str, object]:
-        return {"_deliver": None, "_in_driver": False}
-
-
 class Waves:
     """The jobs of one node."""
 
-    def __init__(self, spark: SparkSession, setup: SlotSetup, on_receipt: Callable[[bytes], None]) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        setup: SlotSetup,
+        on_receipt: Callable[[bytes], None],
+        executors: Executors | None = None,
+    ) -> None:
         self._context = spark.sparkContext
         self._setup = setup
-        self._mailbox = _Mailbox(on_receipt)
+        self._mailbox = Mailbox(on_receipt)
         self._receipts = self._context.accumulator([], self._mailbox)
         self._standing: dict[int, Any] = {}
         self._jobs: dict[tuple[int, int], _Job] = {}
+        self._executors = executors
+        """None in local mode, where slots neither come nor go."""
+        self._slots: dict[int, Executor] = {}
+        self._slots_made = 0
+        self._told = False
+        self._pooled = False
+
+    @property
+    def look_every_s(self) -> float | None:
+        """How often to ask whether slots have changed; None where they never do."""
+        return None if self._executors is None else LOOK_EVERY_S
 
     @property
     def under_way(self) -> int:
         """How many waves are held: sent, and neither answered nor lost nor abandoned."""
         return len(self._jobs)
 
-    def slots(self) -> list[int]:
-        """Return the slots there are now, each with its standing RDD built."""
-        with _spark_answers():
-            places = self.places()
-            for place in places:
-                if place.slot not in self._standing:
-                    self.prepare(place)
-        return [place.slot for place in places]
+    def slots_changed(self) -> SlotsChanged | None:
+        """Return the slots there are now, each with its standing RDD built; None if they are those of the last time."""
+        with spark_answers():
+            if self._executors is None:
+                changed = not self._told
+                if changed:
+                    self._add(Executor("driver", "", local_cores(self._context)))
+            else:
+                changed = self._executors.poll()
+                if changed:
+                    self._follow(self._executors.fit)
+        if not changed and self._told:
+            return None
+        self._told = True
+        return SlotsChanged(list(self._slots), {slot: each.host for slot, each in self._slots.items()})
 
-    def places(self) -> list[SlotPlace]:
-        """Return where slots are now, numbered in the order of executor and core."""
-        scala = self._context._jsc.sc()
-        local = scala.isLocal()
-        cores = int(scala.conf().get("spark.executor.cores", "1"))
-        executors = scala.statusStore().executorList(True)
-        found: list[SlotPlace] = []
-        for index in range(executors.size()):
-            executor = executors.apply(index)
-            if executor.id() == "driver" and not local:
-                continue
-            host = executor.hostPort().split(":")[0]
-            for _ in range(executor.totalCores() if local or executor.totalCores() else cores):
-                found.append(SlotPlace(len(found), executor.id(), host))
-        return found
+    def _follow(self, fit: Mapping[str, Executor]) -> None:
+        for slot in [slot for slot, executor in self._slots.items() if executor.id not in fit]:
+            del self._slots[slot]
+            del self._standing[slot]
+        known = {executor.id for executor in self._slots.values()}
+        for executor in fit.values():
+            if executor.id not in known:
+                self._add(executor)
 
-    def prepare(self, place: SlotPlace) -> None:
-        """Build the slot's standing RDD."""
-        located = self._located(place)
-        standing = located.mapPartitions(Work(self._setup, self._receipts))
-        self._standing[place.slot] = standing._jrdd
-
-    def _located(self, place: SlotPlace) -> Any:
-        context = self._context
-        if context._jsc.sc().isLocal():
-            return context.parallelize([0], 1)
-        from pyspark import RDD
-
-        assert context._jvm is not None
-        location = f"executor_{place.host}_{place.executor}"
-        sequence = context._jvm.PythonUtils.toSeq([location])
-        java_list = context._jvm.java.util.ArrayList()
-        java_list.add(context._jvm.scala.Tuple2(bytearray(b"\x80\x05K\x00."), sequence))
-        rows = context._jvm.PythonUtils.toSeq(java_list)
-        tag = context._jvm.scala.reflect.ClassTag.Any()
-        return RDD(context._jsc.sc().makeRDD(rows, tag).toJavaRDD(), context)
+    def _add(self, executor: Executor) -> None:
+        """Build the standing RDDs of an executor's slots. A slot's number is never used again."""
+        for _ in range(executor.cores):
+            where = located(self._context, executor.id, executor.host)
+            self._standing[self._slots_made] = where.mapPartitions(Work(self._setup, self._receipts))._jrdd
+            self._slots[self._slots_made] = executor
+            self._slots_made += 1
 
     def send(self, order: Order) -> None:
         """Submit the order's job; its receipt comes by the accumulator."""
         group = f"holdfast-{order.node}-{order.wave}"
-        with _spark_answers():
-            self._context.setLocalProperty(ORDER_PROPERTY, encode_order(order))
+        with spark_answers():
+            if not self._pooled:
+                self._context.setLocalProperty("spark.scheduler.pool", POOL)
+                self._pooled = True
+            self._context.setLocalProperty(ORDER_PROPERTY, order_text(self._slots[order.slot].id, order))
             self._context.setLocalProperty("spark.jobGroup.id", group)
             self._jobs[order.wave, order.slot] = _Job(group, self._standing[order.slot].countAsync())
 
@@ -159,55 +129,39 @@ class Waves:
         Spark delivers a task's accumulator updates before it completes its job. So a receipt that there is has been
         handed to `on_receipt` before its wave is named here. Raises `PipelineFailed` when Spark itself is gone.
         """
-        with _spark_answers():
+        with spark_answers():
             if self._context._jsc is None or self._context._jsc.sc().isStopped():
                 raise PipelineFailed(
                     "the Spark session of this pipeline was stopped. Nothing committed is lost; start it again with "
                     "a session that lives on"
                 )
             ended = [(key, job) for key, job in self._jobs.items() if job.future.isDone()]
-            return [(*key, _reason_of(self._jobs.pop(key).future)) for key, _ in ended]
+            return [(*key, reason_of(self._jobs.pop(key).future)) for key, _ in ended]
 
     def abandon(self, wave: int, slot: int) -> None:
         """Stop waiting for a wave; Spark kills its Python process some time later."""
         job = self._jobs.pop((wave, slot), None)
         if job is not None:
-            with _spark_answers():
+            with spark_answers():
                 self._context.cancelJobGroup(job.group)
 
     def close(self) -> None:
         """Abandon what is under way, and take no more receipts. A session that is gone has nothing to abandon."""
         self._mailbox.close()
+        if self._executors is not None:
+            self._executors.close()
         for wave, slot in list(self._jobs):
             with contextlib.suppress(PipelineFailed):
                 self.abandon(wave, slot)
 
 
 @contextlib.contextmanager
-def _spark_answers() -> Iterator[None]:
+def spark_answers() -> Iterator[None]:
     """Turn what Py4J raises, when the JVM is gone or the session was stopped, into one sentence."""
     try:
         yield
     except (Py4JError, OSError) as error:
-        why = (
-            _reason(error) if isinstance(error, Py4JJavaError) else "its JVM does not answer, as if it had been killed"
-        )
+        why = reason(error) if isinstance(error, Py4JJavaError) else "its JVM does not answer, as if it had been killed"
         raise PipelineFailed(
             f"Spark takes no more waves of this pipeline: {why}. Nothing committed is lost; start the pipeline again"
         ) from error
-
-
-def _reason_of(future: Any) -> str:
-    try:
-        future.get()
-    except Py4JJavaError as error:
-        return _reason(error)
-    return "its job succeeded all the same"
-
-
-def _reason(error: Py4JJavaError) -> str:
-    """Return the line of a Java exception that says why; a future has wrapped it once more."""
-    exception = error.java_exception
-    cause = exception.getCause() or exception
-    lines = str(cause.getMessage() or cause.toString()).splitlines()
-    return _LOST_TASK.sub("", lines[0]) if lines else "the job failed"

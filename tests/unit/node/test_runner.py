@@ -21,6 +21,7 @@ from holdfast.errors import JournalCorrupt, PipelineFailed
 from holdfast.log.journal import MARK_OFFSET
 from holdfast.log.store import open_store
 from holdfast.log.stream_log import StreamLog
+from holdfast.node.events import SlotsChanged
 from holdfast.node.handle import PipelineHandle, Progress
 from holdfast.node.messages import Order, Receipt, encode_receipt
 from holdfast.node.options import NodeOptions
@@ -45,8 +46,10 @@ class ThreadWaves:
         self._ended: list[tuple[int, int, str]] = []
         self.closed = False
 
-    def slots(self) -> list[int]:
-        return list(range(SLOTS))
+    look_every_s = None
+
+    def slots_changed(self) -> SlotsChanged | None:
+        return SlotsChanged(list(range(SLOTS)))
 
     def send(self, order: Order) -> None:
         fate = "" if self._rng is None else self._rng.choice(["", "", "", "not begun", "no receipt", "twice"])
@@ -188,10 +191,10 @@ def test_what_stops_a_thread_of_the_node_stops_the_node(node: Node) -> None:
 @pytest.mark.parametrize("fails_at", ["making", "slots", "send"])
 def test_the_end_is_told_and_the_streams_are_free_whatever_fails(node: Node, fails_at: str) -> None:
     class Broken(ThreadWaves):
-        def slots(self) -> list[int]:
+        def slots_changed(self) -> SlotsChanged | None:
             if fails_at == "slots":
                 raise PipelineFailed("no slots")
-            return super().slots()
+            return super().slots_changed()
 
         def send(self, order: Order) -> None:
             raise RuntimeError("nothing can be sent")
