@@ -13,6 +13,7 @@ import json
 import logging
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
@@ -40,6 +41,8 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--function", choices=["none", "strict", "mended"], default="none", help="the user's function")
     parser.add_argument("--on-error", default="stop")
     parser.add_argument("--deadline-s", type=float, default=120.0, help="how long a wave may take")
+    parser.add_argument("--conf", action="append", default=["spark.master=local[2]"], help="a setting of the session")
+    parser.add_argument("--own-job", action="store_true", help="a job of the user's own keeps every core busy")
     parser.add_argument("--measures", help="append what the process holds, once a second, to this file")
     return parser.parse_args()
 
@@ -103,12 +106,27 @@ def measure_into(path: str, waves_run: list[int], progress: dict[str, Any]) -> N
         file.write(json.dumps(measures) + "\n")
 
 
+def keep_busy(spark: Any) -> None:
+    """Run jobs that have more tasks than there are cores, one after the other."""
+    while True:
+        spark.sparkContext.parallelize(range(12), 12).map(busy).sum()
+
+
+def busy(number: int) -> int:
+    end = time.monotonic() + 0.3
+    while time.monotonic() < end:
+        number += 1
+    return number
+
+
 def main() -> None:
     arguments = parsed()
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
-    hf.session("chaos", **{"spark.master": "local[2]"})
+    spark = hf.session("chaos", **dict(each.split("=", 1) for each in arguments.conf))
     options = NodeOptions(wave_deadline_us=int(arguments.deadline_s * 1e6))
     handle = launch.start(pipeline_of(arguments), available_now=arguments.available_now, options=options)
+    if arguments.own_job:
+        threading.Thread(target=keep_busy, args=(spark,), daemon=True).start()
     if arguments.measures:
         handle.onProgress(partial(measure_into, arguments.measures, []))
     launch.run(handle)

@@ -25,6 +25,8 @@ EXIT_INTERRUPTED = 130
 _COMMANDS = {
     "run": ("holdfast.cli.run", "Run a pipeline's script, and start it again when it dies."),
     "status": ("holdfast.cli.status", "Show what a store's pipelines are doing."),
+    "cluster": ("holdfast.cli.cluster", "Start a small Spark cluster on this machine, to try things."),
+    "doctor": ("holdfast.cli.doctor", "Check this machine, a store and a Spark session, and say what to change."),
     "demo": ("holdfast.cli.demo", "Run a pipeline that kills itself, and compare what comes out."),
     "log": ("holdfast.cli.log", "Look into the log of a pipeline, verify it, repair it."),
     "consume": ("holdfast.cli.consume", "Print the rows of a stream."),

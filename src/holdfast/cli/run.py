@@ -145,9 +145,12 @@ def run_script(
     show_default=True,
     help="How often in a row a pipeline that died is started again (a minute of life counts as well again).",
 )
+@click.option("--master", help="Where hf.session() runs it, such as spark://host:7077 (default: this machine).")
 @common_options
-def command(file: str, arguments: tuple[str, ...], restarts: int, as_json: bool) -> int:
+def command(file: str, arguments: tuple[str, ...], restarts: int, master: str | None, as_json: bool) -> int:
     """Run the pipeline in the script FILE, with ARGUMENTS for it, until it ends or Ctrl-C."""
+    if master is not None:
+        os.environ["HOLDFAST_MASTER"] = master
     context = click.get_current_context()
     status = run_script(file, arguments, restarts, as_json, debug=bool(context.obj))
     return status if status in (0, _EXIT_WRONG_USE) else 1

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 SHARDS_MAX: Final = 4096
+CLUSTER_SHARDS: Final = 64
 BUCKET_MIN_US: Final = 1_000
 _DIALS: Final = ("available", "checkpoint", "recover", "precise", "priority")
 
@@ -52,8 +53,8 @@ class Pipeline:
     ) -> None:
         """Name a pipeline and the folder (a path or fsspec URL) that keeps it.
 
-        `shards` is how many ways streams are split (by default the session's cores), `bucket` the unit of order,
-        `protect` the defaults of `Stream.protect`, as a dict.
+        `shards` is how many ways streams are split (by default the session's cores, on a cluster at least 64),
+        `bucket` the unit of order, `protect` the defaults of `Stream.protect`, as a dict.
         """
         self.name = check_name(name, "a pipeline")
         self.store = absolute(store, "store")
@@ -137,9 +138,15 @@ class Pipeline:
 
         if not self._sources:
             raise Misconfigured(f"the pipeline {self.name!r} has no source; call pipeline.source(...) first")
-        shards = self.shards or min(SHARDS_MAX, max(1, self.spark.sparkContext.defaultParallelism))
+        shards = self.shards or min(SHARDS_MAX, self._shards_by_default())
         settings = Settings(self.name, shards, self.bucket_width_us, session_time_zone(self.spark))
         return compile_topology(settings, self._sources, list(self._stages.values()), self._sinks)
+
+    def _shards_by_default(self) -> int:
+        context = self.spark.sparkContext
+        # How many executors a cluster will have is not known yet, and many units cost little more than few.
+        least = 1 if context.master.startswith("local") else CLUSTER_SHARDS
+        return max(least, context.defaultParallelism)
 
     @names_the_line
     def create(self) -> None:

@@ -84,6 +84,11 @@ class Executors:
         return bool(self._candidates)
 
     @property
+    def seen_any(self) -> bool:
+        """Whether there is or was any executor."""
+        return bool(self.fit or self._candidates or self._unfit)
+
+    @property
     def unfit(self) -> dict[str, str]:
         """Executors that cannot be given work, and why."""
         return dict(self._unfit)

@@ -8,6 +8,8 @@ Guarantees:
 
 from __future__ import annotations
 
+import contextlib
+import importlib.metadata
 import os
 import platform
 import socket
@@ -24,6 +26,7 @@ from holdfast.node.state_folder import state_folder
 from holdfast.ports import Store
 
 TOKENS: Final = "tokens"
+PACKAGES: Final = ("pyspark", "pyarrow", "numpy", "numba", "msgspec")
 
 
 class Greeting(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,6 +37,7 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True):
     pid: int
     python: str
     holdfast: str
+    packages: dict[str, str]
     state_folder: str
     state_bytes_free: int
     problem: str = ""
@@ -115,6 +119,7 @@ class Greet:
             pid=os.getpid(),
             python=platform.python_version(),
             holdfast=__version__,
+            packages=packages(),
             state_folder=folder,
             state_bytes_free=_bytes_free(folder),
             problem=problem,
@@ -135,6 +140,15 @@ def own_executor() -> str | None:
         return words[words.index(b"--executor-id") + 1].decode()
     except (OSError, ValueError, IndexError):
         return None
+
+
+def packages() -> dict[str, str]:
+    """Return the versions here of what has to be the same everywhere."""
+    found = {}
+    for name in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found
 
 
 def _parent_of(pid: int) -> int:

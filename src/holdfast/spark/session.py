@@ -57,7 +57,8 @@ def settings(master: str | None = None) -> dict[str, str]:
 def session(name: str, **conf: str) -> SparkSession:
     """Return a SparkSession with the settings that waves need. `conf` (dots in names need `**{...}`) overrides them.
 
-    Without a master from spark-submit or `conf` it is `local[*]`. The JVM starts from a class archive (`jvm`).
+    Without a master from spark-submit, `conf` or `holdfast run --master` it is `local[*]`. The JVM starts from a class
+    archive (`jvm`).
     """
     _worker_environment()
     given = "PYSPARK_GATEWAY_PORT" in os.environ
@@ -79,7 +80,7 @@ def session(name: str, **conf: str) -> SparkSession:
     master = conf.get("spark.master") or os.environ.get("HOLDFAST_MASTER") or (None if given else "local[*]")
     if master is not None:
         builder = builder.master(master)
-    for key, value in (settings(master) | conf).items():
+    for key, value in (settings(master) | _cluster_settings(master) | conf).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if own:
@@ -90,6 +91,15 @@ def session(name: str, **conf: str) -> SparkSession:
     if fresh:
         _wake_workers(spark)
     return spark
+
+
+def _cluster_settings(master: str | None) -> dict[str, str]:
+    """Return what a cluster of `holdfast cluster start` asks for."""
+    if master is None or not master.startswith("spark://"):
+        return {}
+    from holdfast.spark.cluster import cluster_settings
+
+    return cluster_settings(master)
 
 
 def _has_gateway() -> bool:
