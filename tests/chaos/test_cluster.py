@@ -19,61 +19,78 @@ from holdfast.connect.consumer import Consumer
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
 
 
-def lose_executor(cluster: ClusterUnderTest, number: int, goes_on: Callable[[], None]) -> None:
+def lose_executor(cluster: ClusterUnderTest, number: int, goes_on: Callable[[bool], None]) -> None:
     """Kill the executor's JVM; its worker starts another one."""
     lost = cluster.jvms(number)
     kill_all(lost)
-    goes_on()
+    goes_on(True)
     cluster.wait_for_executor(number, lost)
 
 
-def lose_python(cluster: ClusterUnderTest, number: int, goes_on: Callable[[], None]) -> None:
+def lose_python(cluster: ClusterUnderTest, number: int, goes_on: Callable[[bool], None]) -> None:
     """Kill the executor's Python, daemon and workers."""
     kill_all(cluster.pythons(number))
-    goes_on()
+    goes_on(False)
     cluster.wait_for_executor(number)
 
 
-def lose_host(cluster: ClusterUnderTest, number: int, goes_on: Callable[[], None]) -> None:
+def lose_host(cluster: ClusterUnderTest, number: int, goes_on: Callable[[bool], None]) -> None:
     """Kill everything on a host at once; it comes back later."""
     kill_all(cluster.host(number))
-    goes_on()
+    goes_on(True)
     cluster.cluster.start_worker(number)
     cluster.wait_for_executor(number)
 
 
-def freeze_executor(cluster: ClusterUnderTest, number: int, goes_on: Callable[[], None]) -> None:
+def freeze_executor(cluster: ClusterUnderTest, number: int, goes_on: Callable[[bool], None]) -> None:
     """Stop the JVM alone until it counts as lost: its Python goes on, and finishes what nobody waits for."""
     frozen = cluster.jvms(number)
     signal_all(frozen, signal.SIGSTOP)
-    goes_on()
+    goes_on(True)
     signal_all(frozen, signal.SIGCONT)
     cluster.wait_for_executor(number, frozen)
 
 
-def freeze_host(cluster: ClusterUnderTest, number: int, goes_on: Callable[[], None]) -> None:
+def freeze_host(cluster: ClusterUnderTest, number: int, goes_on: Callable[[bool], None]) -> None:
     """Stop everything on a host, and let it go on when others have taken its place."""
     frozen = cluster.host(number)
     signal_all(frozen, signal.SIGSTOP)
-    goes_on()
+    goes_on(True)
     signal_all(frozen, signal.SIGCONT)
     wait_until(lambda: not any(map(is_alive, frozen[1:])), "waiting for the zombies to end")
     cluster.wait_for_executor(number, frozen)
 
 
-def cut_the_wire(cluster: ClusterUnderTest, number: int, goes_on: Callable[[], None]) -> None:
+def cut_the_wire(cluster: ClusterUnderTest, number: int, goes_on: Callable[[bool], None]) -> None:
     """Let nothing pass between the executor and the driver, and then again."""
     (lost,) = cluster.jvms(number)
     assert cluster.wire.cut(lost) > 0, "the executor talks to the driver by the wire"
-    goes_on()
+    goes_on(True)
     cluster.wire.mend()
     cluster.wait_for_executor(number, [lost])
 
 
-def one_more(cluster: ClusterUnderTest, number: int, goes_on: Callable[[], None]) -> None:
+def one_more(cluster: ClusterUnderTest, number: int, goes_on: Callable[[bool], None]) -> None:
     """Add a host: units move to it while the others go on."""
     cluster.cluster.start_worker(3)
     cluster.wait_for_executor(3)
+
+
+class Losses:
+    """How often the node's Spark has said that it lost an executor of a host."""
+
+    def __init__(self, node: NodeProcess, host: str) -> None:
+        self._node = node
+        self._words = f"on {host}: "
+        self._before = self._count()
+
+    def wait(self) -> None:
+        wait_until(lambda: self._count() > self._before or not self._node.lives, "waiting for a loss to be known")
+        assert self._node.lives, self._node.said()
+
+    def _count(self) -> int:
+        lines = self._node.said().splitlines()
+        return sum("Lost executor" in line and self._words in line for line in lines)
 
 
 def arrange(arena: Arena, cluster: ClusterUnderTest, node: NodeProcess, consumer: Consumer, count: int) -> None:
@@ -104,7 +121,14 @@ def test_nothing_is_lost_doubled_or_changed_when_machines_go(
                     arena.pause(0.2, 2.0)
                     number = arena.rng.randrange(3)
                     print(f"{fault.__name__} at {number}", flush=True)
-                    fault(cluster, number, lambda: arena.wait_for_rows(consumer, node))
+                    losses = Losses(node, f"127.0.0.{number + 2}")
+
+                    def goes_on(is_lost: bool, losses: Losses = losses) -> None:
+                        if is_lost:
+                            losses.wait()
+                        arena.wait_for_rows(consumer, node)
+
+                    fault(cluster, number, goes_on)
                     arena.wait_for_rows(consumer, node)
                     tally.take(dies=arena.rng.random() < 0.3)
             node.stop()

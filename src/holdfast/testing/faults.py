@@ -37,6 +37,7 @@ class Chaos(Process):
             (1.5, self._fail_named),
             (0.7, self._fill_disk),
             (1.0, self._change_slots),
+            (1.5, self._lose_executor),
             (0.7, self._lose_memory),
             (1.0, self._pause_somebody),
             (1.0, self._overlap_nodes),
@@ -211,16 +212,48 @@ class Chaos(Process):
         world = self._world
         world.slots = random.choice([[0], [1], [0, 1], [0, 1], [1, 2], [0, 2], []])
         self._did("slots change" if world.slots else "all slots go", f"to {world.slots}")
-        for node in world.living_nodes:
-            node.change_slots(world.slots)
+        self._set_slots(world.slots)
         if not world.slots:
             self.soon(200_000, lambda: self._bring_back_slots())
 
     def _bring_back_slots(self) -> None:
         if not self._world.slots:
-            self._world.slots = [0]
-            for node in self._world.living_nodes:
-                node.change_slots([0])
+            self._set_slots([0])
+
+    def _lose_executor(self) -> None:
+        """All slots of an executor go at once, perhaps with its machine; another one comes, with other numbers."""
+        random = self.timeline.random
+        world = self._world
+        if not world.slots:
+            return
+        host = world.host_of(random.choice(world.slots))
+        gone = [slot for slot in world.slots if world.host_of(slot) == host]
+        for node in world.living_nodes:
+            for slot in gone:
+                # What is not killed is cut off, and does not know that nobody waits for it.
+                if random.random() < 0.6:
+                    node.kill_worker(slot, "its executor is lost")
+        if random.random() < 0.4:
+            self._did("a machine is lost", f"host {host}, slots {gone}")
+            world.lose_memory_of(host)
+        else:
+            self._did("an executor is lost", f"on host {host}, slots {gone}")
+        self._set_slots([slot for slot in world.slots if slot not in gone])
+        count = random.randint(1, 2)
+        self.soon(
+            random.choice([20_000, 200_000]), lambda: self._add_executor(random.randrange(world.host_count), count)
+        )
+
+    def _add_executor(self, host: int, cores: int) -> None:
+        world = self._world
+        added = [world.new_slot(host) for _ in range(cores)]
+        self._did("an executor comes", f"on host {host}, slots {added}")
+        self._set_slots([*world.slots[-3:], *added])
+
+    def _set_slots(self, slots: list[int]) -> None:
+        self._world.slots = slots
+        for node in self._world.living_nodes:
+            node.change_slots(slots)
 
     def _lose_memory(self) -> None:
         self._did("memory is lost")

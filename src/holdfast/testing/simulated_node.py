@@ -174,7 +174,7 @@ class NodeProcess(Process):
     def change_slots(self, slots: list[int]) -> None:
         # One that is still starting reads them when it has.
         if self.decider is not None:
-            self.put(events.SlotsChanged(slots))
+            self.put(events.SlotsChanged(slots, {slot: f"host{self.world.host_of(slot)}" for slot in slots}))
 
     def _follow(self, reader: StreamReader) -> None:
         items = reader.poll()

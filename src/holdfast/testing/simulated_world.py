@@ -62,6 +62,10 @@ class Rates(msgspec.Struct):
     """How often others act between all steps of a take-over."""
 
 
+FIRST_NEW_SLOT = 10
+"""Slots that an executor brings which comes later; those of the first ones are 0, 1 and 2."""
+
+
 class World:
     """Everything in one run."""
 
@@ -87,6 +91,7 @@ class World:
         self.broken: str | None = None
         self.slots = [0, 1][: random.randint(1, 2)]
         self._memories = [HostMemory(host) for host in range(random.randint(1, 2))]
+        self._slot_hosts: dict[int, int] = {}
         self._value = 0
         self.feeds: dict[str, Feed] = {}
         self.files: dict[str, SimulatedFiles] = {}
@@ -187,7 +192,24 @@ class World:
     # What slots, readers and nodes meet
 
     def memory_of(self, slot: int) -> HostMemory:
-        return self._memories[slot % len(self._memories)]
+        return self._memories[self.host_of(slot)]
+
+    @property
+    def host_count(self) -> int:
+        return len(self._memories)
+
+    def host_of(self, slot: int) -> int:
+        return self._slot_hosts.get(slot, slot % len(self._memories))
+
+    def new_slot(self, host: int) -> int:
+        """Return a slot that there never was, on a host."""
+        slot = FIRST_NEW_SLOT + len(self._slot_hosts)
+        self._slot_hosts[slot] = host
+        return slot
+
+    def lose_memory_of(self, host: int) -> None:
+        """A machine is gone: who still runs on it holds on to what is nobody's any more."""
+        self._memories[host] = HostMemory(host)
 
     def lose_memory(self) -> None:
         """All hosts lose what they held."""
