@@ -32,17 +32,26 @@ def run_all(runs: list[dict[str, Any]], work: str) -> dict[str, Any]:
 
     hf.session("windows", **{"spark.master": f"local[{CORES}]"})
     first = runs[0]
-    warm_up = {**first, "name": "warm-up", "input_folder": _one_file(Path(first["input_folder"]), Path(work))}
+    warm_up = {**first, "name": "warm-up", "input_folder": one_file(Path(first["input_folder"]), Path(work))}
     run(Path(work), **warm_up)
     return {figures["name"]: run(Path(work), **figures) for figures in runs}
 
 
-def run(work: Path, name: str, query: str, input_folder: str, tuples: int, bucket: str, limit_s: int) -> dict[str, Any]:
+def run(
+    work: Path,
+    name: str,
+    query: str,
+    input_folder: str,
+    tuples: int,
+    bucket: str,
+    limit_s: int,
+    shards: int | None = None,
+) -> dict[str, Any]:
     """Run one pipeline over all files and return its figures."""
     import holdfast as hf
 
     store = work / f"{name}-{time.time_ns()}"
-    pipeline = hf.Pipeline(store.name, store=str(store), bucket=bucket)
+    pipeline = hf.Pipeline(store.name, store=str(store), bucket=bucket, shards=shards)
     source = pipeline.source("tuples", hf.files(input_folder, format="parquet", schema=SPARK_SCHEMA))
     _results(source, query).named("results")
     started_s = time.monotonic()
@@ -109,7 +118,8 @@ def check_results(store: str, query: str, input_folder: str) -> None:
         )
 
 
-def _one_file(folder: Path, work: Path) -> str:
+def one_file(folder: Path, work: Path) -> str:
+    """Return a folder with the first of the files, which is enough to warm up."""
     few = work / "warm-up-files"
     few.mkdir(parents=True, exist_ok=True)
     file = min(folder.glob("*.parquet"))

@@ -107,6 +107,9 @@ class Cluster:
         return worker
 
     def _launch_worker(self, number: int) -> Worker:
+        before = self.workers.get(number)
+        if before is not None:
+            _end([before.process])
         host = f"127.0.0.{number + 2}" if self.own_hosts else LOOPBACK
         name = f"worker-{number}-{time.time_ns():x}"
         options = ["--host", host, "--cores", str(self.cores), "--memory", f"{_megabytes(self.memory) + 512}m"]
