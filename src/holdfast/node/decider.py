@@ -27,6 +27,8 @@ from holdfast.node.messages import (
     Delivered,
     DeliverWork,
     Failed,
+    ForgetWork,
+    Forgotten,
     Ingested,
     IngestWork,
     Order,
@@ -147,7 +149,13 @@ class NodeDecider:
             self._take_back(here.slots.pop(number))
         for number in event.slots:
             here.slots.setdefault(number, SlotState(number))
+        come = {*event.hosts.values()} - {*here.hosts.values()}
         here.hosts = dict(event.hosts)
+        for host in come:
+            # It may have been away while units it holds went on elsewhere.
+            for unit in here.units.values():
+                if unit.host not in (None, host):
+                    self._leave_behind(unit, host)
         if here.slots:
             self._place()
 
@@ -271,6 +279,8 @@ class NodeDecider:
                 self._ingested(result)
             case DeliverWork(), Delivered():
                 self._conclude(work.sink, result.rows)
+            case ForgetWork(), Forgotten():
+                pass
             case _, StateAbsent():
                 self._state_absent(work, result)
             case _, Failed():
@@ -322,12 +332,22 @@ class NodeDecider:
     def _attached(self, slot: SlotState, work: AttachWork, result: Attached) -> None:
         unit = self.situation.units[work.stage, work.shard]
         unit.step(Step.ATTACHED)
-        unit.host = self.situation.hosts.get(slot.number)
-        unit.bucket_memory = result.bucket_memory
+        here = self.situation
+        unit.host = here.hosts.get(slot.number, "")
         unit.generation = work.generation
+        # An earlier node may have had it anywhere.
+        for host in {*here.hosts.values()} - {unit.host}:
+            self._leave_behind(unit, host)
+        unit.bucket_memory = result.bucket_memory
         for warning in result.warnings:
             self._warn(warning)
         self._send_on(unit)
+
+    def _leave_behind(self, unit: Unit, host: str) -> None:
+        """A host may delete what it holds of the unit: it lives elsewhere."""
+        waiting = self.situation.leavings.setdefault(host, [])
+        waiting[:] = [work for work in waiting if (work.stage, work.shard) != unit.key]
+        waiting.append(ForgetWork(unit.stage, unit.shard, unit.generation))
 
     def _ingested(self, result: Ingested) -> None:
         try:
@@ -399,6 +419,9 @@ class NodeDecider:
                 here.intakes[work.source].lost(work.number)
             case DeliverWork():
                 here.deliveries[work.sink].step(DeliveryStep.DELIVERY_LOST)
+            case ForgetWork():
+                # Room is all that it was about.
+                pass
 
     def _send_on(self, unit: Unit) -> None:
         if unit.moved:

@@ -75,6 +75,14 @@ class AttachWork(msgspec.Struct, frozen=True, tag="attach"):
     generation_committed: int = 0
 
 
+class ForgetWork(msgspec.Struct, frozen=True, tag="forget"):
+    """Delete what this host still holds of a unit that lives elsewhere now, in its life `generation`."""
+
+    stage: str
+    shard: int
+    generation: int
+
+
 class IngestWork(msgspec.Struct, frozen=True, tag="ingest"):
     """Read a piece of a source's files and write it to the source's stream. `chunk` is `connect.files.FileChunk`."""
 
@@ -94,7 +102,7 @@ class DeliverWork(msgspec.Struct, frozen=True, tag="deliver"):
     frames: list[Published]
 
 
-Work = ProcessWork | AttachWork | IngestWork | DeliverWork
+Work = ProcessWork | AttachWork | IngestWork | DeliverWork | ForgetWork
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -182,13 +190,20 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     retry: bool
 
 
+class Forgotten(msgspec.Struct, frozen=True, tag="forgotten"):
+    """Nothing older than the life that was named is held here, unless a process of that life is still at work."""
+
+    stage: str
+    shard: int
+
+
 class Skipped(msgspec.Struct, frozen=True, tag="skipped"):
     """Not begun, because a piece of work before it in the same order failed."""
 
     work: int
 
 
-Result = Processed | Attached | Ingested | Delivered | StateAbsent | Failed | Skipped
+Result = Processed | Attached | Ingested | Delivered | Forgotten | StateAbsent | Failed | Skipped
 
 
 class Receipt(msgspec.Struct, frozen=True):

@@ -31,7 +31,7 @@ class Scheduler:
     def works_for(self, slot: SlotState) -> list[Work]:
         """Return what the slot does next; nothing if there is nothing to do."""
         self._give_up_stale(slot)
-        return self._attach(slot) or self._process(slot) or self._deliver() or self._ingest()
+        return self._attach(slot) or self._process(slot) or self._deliver() or self._ingest() or self._forget(slot)
 
     def learn_rate(self, stage: str, rows: int, seconds: float) -> None:
         """Take note of how fast a slot was, so that a wave takes about its budget of time."""
@@ -146,6 +146,13 @@ class Scheduler:
                     DeliverWork(intent.sink, intent.stream, intent.bucket_start, intent.bucket_end, intent.name, frames)
                 ]
         return []
+
+    def _forget(self, slot: SlotState) -> list[Work]:
+        """Let a host that has nothing better to do delete what it holds of units that have left it."""
+        host = self._situation.hosts.get(slot.number, "")
+        works = self._situation.leavings.get(host, [])
+        chosen, self._situation.leavings[host] = works[:ATTACH_AT_ONCE], works[ATTACH_AT_ONCE:]
+        return list(chosen)
 
     def _ingest(self) -> list[Work]:
         here = self._situation

@@ -9,7 +9,7 @@ from holdfast.log.ledger import Ledger
 from holdfast.model import END_OF_TIME, FIRST_BUCKET, JournalItem, Published
 from holdfast.node.delivery import Delivery, DeliveryPhase
 from holdfast.node.intake import Intake
-from holdfast.node.messages import Order
+from holdfast.node.messages import ForgetWork, Order
 from holdfast.node.options import NodeOptions
 from holdfast.node.units import Unit, UnitKey
 from holdfast.plan import Stage, Topology
@@ -50,6 +50,8 @@ class Situation:
     stages: dict[str, Stage] = field(default_factory=dict)
     slots: dict[int, SlotState] = field(default_factory=dict)
     hosts: dict[int, str] = field(default_factory=dict)
+    leavings: dict[str, list[ForgetWork]] = field(default_factory=dict)
+    """By host: what it may still hold of units that live elsewhere."""
     units: dict[UnitKey, Unit] = field(default_factory=dict)
     intakes: dict[str, Intake] = field(default_factory=dict)
     deliveries: dict[str, Delivery] = field(default_factory=dict)

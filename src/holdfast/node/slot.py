@@ -20,6 +20,7 @@ from holdfast.node.messages import (
     AttachWork,
     DeliverWork,
     Failed,
+    ForgetWork,
     IngestWork,
     Order,
     ProcessWork,
@@ -96,6 +97,8 @@ class Slot:
                 return self._ingest(self.context, work)
             case DeliverWork():
                 return self._deliver(self.context, work)
+            case ForgetWork():
+                return self.units.forget(work)
 
 
 def _failed(number: int, error: HoldfastError | OSError) -> Failed:

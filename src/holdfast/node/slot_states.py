@@ -16,9 +16,9 @@ from collections.abc import Iterator
 
 from holdfast.checkpoint.base import forget_base, life_of, note_base
 from holdfast.checkpoint.snapshot_files import read_manifest, read_pages
-from holdfast.errors import SnapshotCorrupt, StateAbsent, StoreUnfit
+from holdfast.errors import SnapshotCorrupt, StateAbsent, StateBusy, StoreUnfit
 from holdfast.model import FIRST_BUCKET
-from holdfast.node.messages import Attached, AttachWork
+from holdfast.node.messages import Attached, AttachWork, ForgetWork
 from holdfast.node.slot_context import SlotContext
 from holdfast.node.state_folder import units_folder
 from holdfast.operators.stage import layout_of
@@ -63,6 +63,24 @@ class SlotStates:
         if memory is not None:
             return memory, Attached(work.stage, work.shard, memory.bucket_end, "memory", warnings)
         return self._empty(work, layout, warnings), Attached(work.stage, work.shard, FIRST_BUCKET, "empty", warnings)
+
+    def forget(self, work: ForgetWork) -> None:
+        """Delete the state of an older life; that of this life, or a later one, stays, and one that is in use."""
+        layout = self.layout(work.stage)
+        if layout is None:
+            return
+        path = self._path(work.stage, work.shard)
+        try:
+            state = UnitState.open(path, self._identity(work.stage, work.shard, work.generation), layout)
+        except StateAbsent:
+            return
+        with _closed_on_error(state), contextlib.suppress(StateAbsent, StateBusy):
+            if state.generation < work.generation:
+                # Who still has it open is refused from now on.
+                state.adopt(work.generation)
+                state.remove()
+                forget_base(path)
+        state.close()
 
     # What is in memory
 

@@ -17,7 +17,16 @@ from holdfast.checkpoint.snapshot_writer import SnapshotOrder, SnapshotWriter
 from holdfast.errors import StateBusy
 from holdfast.log.frame import FrameHeader, encode
 from holdfast.model import FrameKind, Published
-from holdfast.node.messages import Attached, AttachWork, Processed, ProcessWork, UnitProcessed, UnitWork
+from holdfast.node.messages import (
+    Attached,
+    AttachWork,
+    ForgetWork,
+    Forgotten,
+    Processed,
+    ProcessWork,
+    UnitProcessed,
+    UnitWork,
+)
 from holdfast.node.slot_context import SlotContext
 from holdfast.node.slot_input import FrameReader, ReadFrame, input_rows
 from holdfast.node.slot_states import SlotStates
@@ -33,6 +42,10 @@ class HeldUnit:
     def __init__(self, operator: UnitOperator, state: UnitState | None) -> None:
         self.operator = operator
         self.state = state
+
+    def is_of(self, generation: int) -> bool:
+        """Return whether it is of that life or a later one."""
+        return self.state is not None and self.state.identity.generation >= generation
 
     def fits(self, generation: int) -> bool:
         return self.state is None or self.state.identity.generation == generation
@@ -74,6 +87,15 @@ class SlotUnits:
         state, attached = self._states.attach(work)
         self._hold(work.stage, work.shard, state)
         return attached
+
+    def forget(self, work: ForgetWork) -> Forgotten:
+        """Delete an older life of a unit that has gone to another host."""
+        held = self._held.get((work.stage, work.shard))
+        if held is None or not held.is_of(work.generation):
+            self._at = (work.stage, work.shard)
+            self.let_go()
+            self._states.forget(work)
+        return Forgotten(work.stage, work.shard)
 
     def process(self, work: ProcessWork) -> Processed:
         """Run the units over the buckets; their frames are appended, and durable when the order's sync is done."""

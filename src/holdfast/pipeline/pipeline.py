@@ -145,7 +145,7 @@ class Pipeline:
     def _shards_by_default(self) -> int:
         context = self.spark.sparkContext
         # How many executors a cluster will have is not known yet, and many units cost little more than few.
-        least = 1 if context.master.startswith("local") else CLUSTER_SHARDS
+        least = 1 if (context.master or "local").startswith("local") else CLUSTER_SHARDS
         return max(least, context.defaultParallelism)
 
     @names_the_line

@@ -23,6 +23,8 @@ from holdfast.node.messages import (
     Delivered,
     DeliverWork,
     Failed,
+    ForgetWork,
+    Forgotten,
     FrameOfInput,
     Ingested,
     IngestWork,
@@ -138,6 +140,8 @@ class SlotProcess(Process):
                     return self._ingest(work)
                 case DeliverWork():
                     return self._deliver(work)
+                case ForgetWork():
+                    return self._forget(work)
         except HoldfastError as error:
             self.timeline.count(f"work failed: {type(error).__name__}")
             return _failed(number, error)
@@ -188,6 +192,14 @@ class SlotProcess(Process):
         self.memory.install((work.stage, work.shard), work.generation, FIRST_BUCKET, b"")
         self.timeline.count("a state was attached empty")
         return Attached(work.stage, work.shard, FIRST_BUCKET, "empty", warnings)
+
+    def _forget(self, work: ForgetWork) -> Result:
+        state = self.memory.states.get((work.stage, work.shard))
+        if state is not None and state.generation < work.generation:
+            self.timeline.count("a state was left behind and is forgotten")
+            state.adopt(self, work.generation)
+            del self.memory.states[work.stage, work.shard]
+        return Forgotten(work.stage, work.shard)
 
     def _from_memory(self, work: AttachWork) -> int | None:
         try:

@@ -14,7 +14,7 @@ from tests.unit.operators.harness import WIDTH_US, serialized
 
 from holdfast import plan
 from holdfast.model import FIRST_BUCKET
-from holdfast.node.messages import Attached, Failed, Processed, Skipped, StateAbsent
+from holdfast.node.messages import Attached, Failed, ForgetWork, Forgotten, Processed, Skipped, StateAbsent
 from holdfast.testing.faulty_store import FaultyStore, How
 
 
@@ -381,3 +381,26 @@ def test_a_unit_that_reads_all_shards_gets_column_timed_rows_in_order(tmp_path: 
 def test_attaching_answers_for_each_unit(session: SlotSession) -> None:
     results = session.perform(*(session.attach_work(shard) for shard in range(2)))
     assert all(isinstance(result, Attached) for result in results)
+
+
+def states_of(session: SlotSession) -> list[str]:
+    return sorted(path.name for path in (session.folder / "state").rglob("*.state"))
+
+
+def test_what_is_left_of_a_unit_that_went_elsewhere_is_deleted(session: SlotSession) -> None:
+    session.attach_all()
+    session.process(103)
+    both = states_of(session)
+    stage = session.stage.name
+    kept = session.generation_of(1)
+    # Shard 0 was attached elsewhere, in a later life; of shard 1 this is the life there is.
+    later = session.generation_of(0) + 10
+    assert session.perform(ForgetWork(stage, 0, later), ForgetWork(stage, 1, kept)) == [
+        Forgotten(stage, 0),
+        Forgotten(stage, 1),
+    ]
+    assert states_of(session) == [name for name in both if not name.startswith(f"{stage}-0")]
+    # When it comes back it is rebuilt.
+    session.generation = later
+    assert session.attach(0).origin == "empty"
+    assert session.generation_of(1) == kept
