@@ -18,7 +18,8 @@ _LOST_TASK: Final = re.compile(r".*\(\S+ executor \S+\): ")
 """What Spark puts before a task's own error: "Job aborted ...: Lost task ... (TID 3) (host executor driver): why"."""
 
 _TRACEBACK: Final = "Traceback (most recent call last):"
-_SPARKS_OWN: Final = re.compile(r"\n\s*(?:at |SQLSTATE)")
+_DAEMON: Final = "Error from python worker:"
+_SPARKS_OWN: Final = re.compile(r"\n\s*(?:at |SQLSTATE|PYTHONPATH was:)")
 
 
 class Mailbox(AccumulatorParam[list[bytes]]):
@@ -64,10 +65,16 @@ def reason(error: Py4JJavaError) -> str:
     """Return the line of a Java exception that says why; a future has wrapped it once more."""
     exception = error.java_exception
     cause = exception.getCause() or exception
-    text = str(cause.getMessage() or cause.toString())
-    if _TRACEBACK in text:
-        # What Python said last is what went wrong; Spark's own stack follows it.
-        said = _SPARKS_OWN.split(text.partition(_TRACEBACK)[2], 1)[0].strip().splitlines()
-        return said[-1] if said else "a Python process failed"
+    return _why(str(cause.getMessage() or cause.toString()))
+
+
+def _why(text: str) -> str:
+    """Return the line that says why a job failed, out of everything that Spark says of it."""
+    for marks in (_DAEMON, _TRACEBACK):
+        _, found, said = text.partition(marks)
+        # What Python said last is what went wrong; Spark's own words follow it.
+        lines = _SPARKS_OWN.split(said, 1)[0].strip().splitlines()
+        if found and lines:
+            return lines[-1].strip()
     lines = text.splitlines()
     return _LOST_TASK.sub("", lines[0]) if lines else "the job failed"
