@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +14,7 @@ from tests.chaos.arena import Arena, arena_in
 from tests.chaos.cluster_under_test import ClusterUnderTest, cluster_under_test, kill_all, signal_all
 from tests.chaos.feed import Feed
 from tests.chaos.oracle import check_digests, check_rows, counted, rows_in
-from tests.chaos.processes import NodeProcess, is_alive, wait_until
+from tests.chaos.processes import NodeProcess, descendants, is_alive, wait_until
 from tests.chaos.tally import Tally
 
 from holdfast.connect.consumer import Consumer
@@ -158,3 +161,17 @@ def test_jobs_of_the_users_own_do_not_starve_the_waves(tmp_path: Path) -> None:
             feed.leave()
         arena.run_to_the_end("running", *cluster.options)
         check_rows("running", rows_in(tmp_path), feed.tables())
+
+
+def test_a_cluster_goes_with_whoever_started_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "holdfast.cli.main", "cluster", "start", "--executors", "1", "--json"]
+    for number, status in ((signal.SIGTERM, 0), (signal.SIGKILL, -signal.SIGKILL)):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as starter:
+            assert starter.stdout is not None
+            started = json.loads(starter.stdout.readline())
+            assert started["event"] == "started" and started["master"].startswith("spark://127.0.0.1:")
+            parts = descendants(starter.pid)
+            assert len(parts) == 2, "a master and a worker"
+            starter.send_signal(number)
+            assert starter.wait(60) == status
+        wait_until(lambda: not any(map(is_alive, parts)), "waiting for master and worker to end")  # noqa: B023
