@@ -80,6 +80,7 @@ class NodeDecider:
         self._looked_us: dict[str, int] = {}
         self._idle_committed_us: dict[str, int] = {}
         self._opened_us = now_us
+        self._slotless_us: int | None = now_us
         self._trimmed_us = now_us
         self._reopen_us: int | None = None
         self._reopening = False
@@ -151,6 +152,7 @@ class NodeDecider:
             here.slots.setdefault(number, SlotState(number))
         come = {*event.hosts.values()} - {*here.hosts.values()}
         here.hosts = dict(event.hosts)
+        self._slotless_us = None if here.slots else here.now_us
         for host in come:
             # It may have been away while units it holds went on elsewhere.
             for unit in here.units.values():
@@ -437,6 +439,7 @@ class NodeDecider:
     def _go_on(self) -> None:
         """Give the idle something to do, and see whether it is over."""
         self._late_waves()
+        self._say_that_slots_are_missing()
         if self._reopen_us is not None and self.situation.now_us >= self._reopen_us and not self._reopening:
             # One at a time: a second success would send entries again that are on their way already.
             self._reopening = True
@@ -457,6 +460,15 @@ class NodeDecider:
             self._commands.append(events.Finish())
         else:
             self._commands.append(events.WakeAt(self._next_time()))
+
+    def _say_that_slots_are_missing(self) -> None:
+        since_us = self._slotless_us
+        if since_us is not None and self.situation.now_us - since_us >= self.situation.options.slotless_us:
+            self._slotless_us = None
+            self._warn(
+                "there is no executor to work on: nothing is lost, and it goes on as soon as one comes. Are there "
+                "workers with free cores, and memory enough? `holdfast doctor` looks at them"
+            )
 
     def _late_waves(self) -> None:
         here = self.situation
@@ -612,6 +624,7 @@ class NodeDecider:
         times += [slot.blocked_until_us for slot in here.slots.values() if slot.order is None]
         times += [slot.started_us + options.wave_deadline_us for slot in here.slots.values() if slot.order]
         times += [] if self._reopen_us is None else [self._reopen_us]
+        times += [] if self._slotless_us is None else [self._slotless_us + options.slotless_us]
         times += [delivery.next_us for delivery in here.deliveries.values() if delivery.phase is DeliveryPhase.IDLE]
         later = [time for time in times if time > here.now_us]
         return min(later, default=here.now_us + options.idle_commit_every_us)

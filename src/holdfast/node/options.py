@@ -21,4 +21,6 @@ class NodeOptions(msgspec.Struct, frozen=True):
     retain_us: int = 3_600_000_000
     retain_unread_us: int = 7 * 86_400_000_000
     reopen_every_us: int = 1_000_000
+    slotless_us: int = 20_000_000
+    """How long to wait for a first executor before saying so."""
     available_now: bool = False

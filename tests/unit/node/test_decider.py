@@ -83,3 +83,20 @@ def test_buckets_without_rows_go_on_to_the_next_stage_one_by_one_and_to_readers_
 def test_what_a_sink_has_not_put_out_is_kept_however_old_it_is() -> None:
     found = trimmed(decider([Sink("out", STAGE.name, ParquetSink("out"))]))
     assert found[STAGE.name] < 0
+
+
+def test_a_node_without_slots_says_so_once() -> None:
+    node = decider([])
+    start_us, patience_us = DAYS * DAY_US, NodeOptions().slotless_us
+
+    def warnings(event: events.Event, after_us: int) -> list[str]:
+        commands = node.handle(event, start_us + after_us)
+        return [command.message for command in commands if isinstance(command, events.Warn)]
+
+    assert not warnings(events.TimePassed(), patience_us - 1)
+    (said,) = warnings(events.TimePassed(), patience_us)
+    assert "no executor" in said
+    assert not warnings(events.TimePassed(), 2 * patience_us)
+    assert not warnings(events.SlotsChanged([0]), 3 * patience_us)
+    assert not warnings(events.SlotsChanged([]), 3 * patience_us + 1)
+    assert warnings(events.TimePassed(), 4 * patience_us + 1) == [said]
