@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from holdfast.connect.consumer import Consumer
     from holdfast.connect.producer import Producer
     from holdfast.pipeline.checkpoints import continuous, snapshot
-    from holdfast.pipeline.endpoints import console, files, parquet
+    from holdfast.pipeline.endpoints import console, files, parquet, stream
     from holdfast.pipeline.pipeline import Pipeline
     from holdfast.pipeline.stream import Stream
     from holdfast.pipeline.windows import count_window
@@ -35,6 +35,7 @@ _HOME = {
     "session": "holdfast.spark.session",
     "settings": "holdfast.spark.session",
     "snapshot": "holdfast.pipeline.checkpoints",
+    "stream": "holdfast.pipeline.endpoints",
 }
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "session",
     "settings",
     "snapshot",
+    "stream",
 ]
 
 

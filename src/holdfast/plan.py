@@ -172,12 +172,20 @@ class QuerySource(msgspec.Struct, frozen=True, tag="query"):
     size_bytes_max: int = 4 << 30
 
 
+class StreamSource(msgspec.Struct, frozen=True, tag="stream"):
+    """Rows are read where another pipeline keeps them: `url` is its folder. `kind` says how its frames are timed."""
+
+    url: str
+    stream: str
+    kind: OneOf["source", "stage"]
+
+
 class Source(msgspec.Struct, frozen=True):
     """A stream that enters the pipeline. The hash of its columns `shard_by` gives a row's shard (none: shard 0)."""
 
     name: str
     schema: bytes
-    origin: FilesSource | ProducerSource | QuerySource
+    origin: FilesSource | ProducerSource | QuerySource | StreamSource
     shard_by: list[str] = []
     tuple_time: str | None = None
     event_time: str | None = None
@@ -187,8 +195,13 @@ class Source(msgspec.Struct, frozen=True):
 
     @property
     def has_own_writer(self) -> bool:
-        """Whether somebody with a journal of their own logs the rows, and the node follows."""
+        """Whether somebody with a journal of their own logs the rows in this store, and the node follows."""
         return isinstance(self.origin, ProducerSource | QuerySource)
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the rows are another pipeline's."""
+        return isinstance(self.origin, StreamSource)
 
 
 class ParquetSink(msgspec.Struct, frozen=True, tag="parquet"):

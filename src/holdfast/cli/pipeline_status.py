@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.connect.catalog import Catalog, load, streams
+from holdfast.connect.catalog import Catalog, load, locate, streams
 from holdfast.connect.lease import Lease, leases
 from holdfast.errors import HoldfastError
 from holdfast.log.inspect import read_ledger, show_stream
@@ -126,8 +126,14 @@ def status_of(store: Store, now_us: int) -> PipelineStatus:
         kind = "source" if isinstance(declared, Source) else "stage" if isinstance(declared, Stage) else "side"
         inputs = [read.stream for read in declared.inputs] if isinstance(declared, Stage) else []
         try:
-            ledger = read_ledger(store, name)
-            found.append(_stream_status(store, name, kind, inputs, ledger, now_us))
+            # What is only read here is written, and kept, in another pipeline's folder.
+            lies = locate(store.url, name) if isinstance(declared, Source) and declared.is_foreign else None
+            at, there = (store, name) if lies is None else (lies.store, lies.stream)
+            ledger = read_ledger(at, there)
+            shown = _stream_status(at, there, kind, inputs, ledger, now_us)
+            found.append(msgspec.structs.replace(shown, name=name))
+            if lies is not None:
+                continue
             reports.update(ledger.reports)
             positions |= ledger.sinks
         except HoldfastError as error:

@@ -23,7 +23,7 @@ from holdfast.log.local_store import LocalStore
 from holdfast.log.store import open_store, validate_name
 from holdfast.log.watch import POLL_INTERVAL_S, Watch
 from holdfast.model import FORMAT_VERSION
-from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Step, Topology
+from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Step, StreamSource, Topology
 from holdfast.ports import Store
 
 CATALOG_PATH = "pipeline.json"
@@ -199,7 +199,7 @@ def locate(store_url: str, stream: str) -> Located:
         for each, (declared, schema) in streams(catalog.topology).items():
             known.append(f"{folder}/{each}")
             if each == name:
-                found.append(Located(store, catalog, declared, schema))
+                found.append(_where_it_lies(Located(store, catalog, declared, schema)))
     if len(found) == 1:
         return found[0]
     if found:
@@ -207,6 +207,12 @@ def locate(store_url: str, stream: str) -> Located:
         raise Misconfigured(f"the store {store_url!r} holds several streams {name!r}. Say which: {names}.")
     there = ", ".join(known or folders)
     raise Misconfigured(f"the store {store_url!r} has no stream {stream!r}. There are: {there}.")
+
+
+def _where_it_lies(found: Located) -> Located:
+    """Return the stream itself, where a pipeline only reads that of another one."""
+    origin = found.declared.origin if isinstance(found.declared, Source) else None
+    return locate(origin.url, origin.stream) if isinstance(origin, StreamSource) else found
 
 
 def wait_until_located(store_url: str | os.PathLike[str], stream: str, wait_us: int) -> Located:

@@ -25,7 +25,9 @@ class Ending:
         self._unread = set(unread)
         self._rows_end: dict[str, int] = {}
         """The end of the last bucket with rows that a producer's stream had when the node started."""
-        produced = [source.name for source in situation.topology.sources if source.has_own_writer]
+        sources = situation.topology.sources
+        self._foreign = {source.name for source in sources if source.is_foreign}
+        produced = [source.name for source in sources if source.has_own_writer or source.is_foreign]
         self.note_what_is_there(name for name in produced if name not in unread)
 
     @property
@@ -99,7 +101,10 @@ class Ending:
         here = self._situation
         for name in here.intakes:
             self._rows_end[name] = max(self._last_rows_end(name), self._rows_end.get(name, FIRST_BUCKET))
-        ends = [bucket + 1 for bucket in self._rows_end.values() if bucket > FIRST_BUCKET]
+        # A bucket of another pipeline is complete when it is there.
+        ends = [
+            bucket + (name not in self._foreign) for name, bucket in self._rows_end.items() if bucket > FIRST_BUCKET
+        ]
         for stage in here.stages.values():
             # Units are at work below their target, and may have passed a bucket without ending anything in it.
             ends.append(here.target(stage))
@@ -112,5 +117,9 @@ class Ending:
         return (unit.bucket_committed for unit in units if unit.bucket_committed > FIRST_BUCKET)
 
     def _last_rows_end(self, stream: str) -> int:
+        if stream in self._foreign:
+            # Some of its units may be further than others; what is not complete is the next run's.
+            last = max((frame.bucket_end for frame in self._situation.ledger.each_frame(stream)), default=FIRST_BUCKET)
+            return min(last, self._situation.stream_end(stream))
         frame = self._situation.ledger.last_frame(stream, MANY_SHARDS)
         return FIRST_BUCKET if frame is None else frame.bucket_end

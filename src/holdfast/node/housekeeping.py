@@ -20,8 +20,10 @@ import pyarrow as pa
 from holdfast.checkpoint.snapshot_files import is_complete, remove_unneeded
 from holdfast.connect.chunk import FileChunk
 from holdfast.connect.console import show_rows
+from holdfast.connect.foreign import hold
 from holdfast.errors import HoldfastError, PipelineFailed
 from holdfast.log.stream_log import StreamLog
+from holdfast.model import FIRST_BUCKET
 from holdfast.node import events
 from holdfast.node.options import NodeOptions
 from holdfast.node.ranges import rows_in_order
@@ -117,6 +119,10 @@ class Housekeeping:
 
     def _trim(self, keep_from: dict[str, int]) -> None:
         self._trimmer.trim(keep_from, time.time_ns() // 1000)
+        for source in self._topology.sources:
+            if source.is_foreign:
+                # At the same place as before, if nothing may go: for longer.
+                hold(source, self._topology, keep_from.get(source.name, FIRST_BUCKET))
         self._trim_snapshots()
 
     def _trim_snapshots(self) -> None:

@@ -26,6 +26,7 @@ from typing import Any, Protocol
 
 from holdfast.clock import WallClock
 from holdfast.connect.files import FileFinder
+from holdfast.connect.foreign import ForeignStream
 from holdfast.errors import CommitRefused, Fenced, HoldfastError, PipelineFailed, StoreUnavailable
 from holdfast.log.ledger import Ledger
 from holdfast.log.stream_log import StreamLog
@@ -88,7 +89,7 @@ class NodeRunner:
         self._clock = WallClock()
         self._queue: queue.SimpleQueue[events.Event | bytes] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._readers: list[StreamReader] = []
+        self._readers: list[StreamReader | ForeignStream] = []
         self._threads: list[threading.Thread] = []
         self._files = ThreadPoolExecutor(1, thread_name_prefix="holdfast-files")
         self._finders = {
@@ -113,7 +114,11 @@ class NodeRunner:
         ledger = Ledger.deserialize(self._log.ledger.serialize())
         unread: set[str] = set()
         for source in self._topology.sources:
-            if source.has_own_writer and source.name not in self._log.names:
+            if source.is_foreign:
+                foreign = ForeignStream(source, self._topology)
+                ledger.apply_all(foreign.poll())
+                self._readers.append(foreign)
+            elif source.has_own_writer and source.name not in self._log.names:
                 reader = StreamReader(self._store, source.name)
                 reader.poll()
                 if reader.started:
@@ -314,7 +319,7 @@ class NodeRunner:
             self._threads.append(thread)
             thread.start()
 
-    def _follow(self, reader: StreamReader) -> None:
+    def _follow(self, reader: StreamReader | ForeignStream) -> None:
         while not self._stopping.is_set():
             items = reader.poll()
             if items:

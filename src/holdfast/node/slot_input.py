@@ -12,17 +12,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+import msgspec
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.log.frame import FrameHeader
 from holdfast.log.segment import read_frame, shard_rows
-from holdfast.model import MANY_SHARDS
+from holdfast.log.store import open_store
+from holdfast.model import MANY_SHARDS, NO_WATERMARK
 from holdfast.node.messages import FrameOfInput
-from holdfast.operators.bucket_table import output_times
+from holdfast.operators.bucket_table import bucket_table, microseconds, output_table, output_times
 from holdfast.operators.columns import Words
 from holdfast.operators.union import InputRows, read_schema
-from holdfast.plan import Source, Stage
+from holdfast.plan import Source, Stage, StreamSource
 from holdfast.ports import Store
 
 VERIFIED_MAX = 100_000
@@ -40,16 +43,23 @@ class ReadFrame(NamedTuple):
 class FrameReader:
     """Reads the frames of waves. A frame's bytes are verified the first time that this process meets them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, sources: Mapping[str, Source]) -> None:
         self._store = store
-        self._verified: set[tuple[str, int]] = set()
+        self._foreign = {
+            name: open_store(source.origin.url)
+            for name, source in sources.items()
+            if isinstance(source.origin, StreamSource)
+        }
+        self._verified: set[tuple[str, str, int]] = set()
 
     def read(self, stage: Stage, frames: Iterable[FrameOfInput]) -> list[ReadFrame]:
         schemas = [read_schema(read.schema) for read in stage.inputs]
         found = []
         for frame in frames:
-            place = (frame.frame.segment, frame.frame.offset)
-            header, batch = read_frame(self._store, frame.frame, schemas[frame.input], place not in self._verified)
+            stream = stage.inputs[frame.input].stream
+            place = (stream, frame.frame.segment, frame.frame.offset)
+            store = self._foreign.get(stream, self._store)
+            header, batch = read_frame(store, frame.frame, schemas[frame.input], place not in self._verified)
             self._verified.add(place)
             found.append(ReadFrame(frame, header, batch))
         if len(self._verified) > VERIFIED_MAX:
@@ -58,14 +68,24 @@ class FrameReader:
 
 
 def input_rows(
-    stage: Stage, sources: Mapping[str, Source], shard: int, frames: Sequence[ReadFrame], bucket_width_us: int
+    stage: Stage,
+    sources: Mapping[str, Source],
+    shard: int,
+    frames: Sequence[ReadFrame],
+    bucket_width_us: int,
+    shards: int,
 ) -> list[list[InputRows]]:
-    """Return each input's frames with the rows that the unit of `shard` has to see."""
+    """Return each input's frames with the rows that the unit of `shard`, one of `shards`, has to see."""
     runs: list[list[InputRows]] = [[] for _ in stage.inputs]
     for read in frames:
-        source = sources.get(stage.inputs[read.frame.input].stream)
+        taken = stage.inputs[read.frame.input]
+        source = sources.get(taken.stream)
         own = shard if stage.sharded else None
-        if source is None:
+        if source is not None and isinstance(source.origin, StreamSource):
+            timed = _timed(read, taken.event_time, source, bucket_width_us)
+            part = None if own is None else (own, shards)
+            runs[read.frame.input] += _foreign_rows(timed, part, source, bucket_width_us)
+        elif source is None:
             runs[read.frame.input].append(_rows_of_output(read, own, bucket_width_us))
         else:
             runs[read.frame.input] += _rows_of(read, own, source.tuple_time)
@@ -79,6 +99,45 @@ def _rows_of_output(read: ReadFrame, shard: int | None, bucket_width_us: int) ->
         return _slice(read, 0, 0, times=_NO_TIMES)
     times = output_times(header.bucket_table, header.bucket_row_ends, bucket_width_us)
     return _slice(read, 0, read.batch.num_rows, times=times)
+
+
+def _timed(read: ReadFrame, event_time: str | None, source: Source, bucket_width_us: int) -> ReadFrame:
+    """Return a frame of another pipeline, which knows nothing of our event time, with what moves our watermark."""
+    if event_time is None or read.batch.num_rows == 0:
+        return read
+    if read.frame.stamp_us is not None:
+        times = microseconds(read.batch.column(event_time))
+        frame = msgspec.structs.replace(read.frame, event_time_max_us=pc.max(times).as_py() or NO_WATERMARK)
+        return read._replace(frame=frame)
+    if source.tuple_time is not None:
+        table = bucket_table(read.batch, source.tuple_time, event_time, bucket_width_us)
+    else:
+        buckets = [bucket for bucket, _ in read.header.bucket_table]
+        table = output_table(read.batch, event_time, buckets, read.header.bucket_row_ends)
+    return read._replace(header=msgspec.structs.replace(read.header, bucket_table=table))
+
+
+def _foreign_rows(
+    read: ReadFrame, part: tuple[int, int] | None, source: Source, bucket_width_us: int
+) -> list[InputRows]:
+    """Return all rows of a frame of another pipeline, or those of every so many-th of its shards.
+
+    How many shards it has is its own affair; what has no keys takes each of them somewhere.
+    """
+    header = read.header
+    if isinstance(source.origin, StreamSource) and source.origin.kind == "stage":
+        is_mine = part is None or header.shard % part[1] == part[0]
+        return [_rows_of_output(read, None if is_mine else header.shard + 1, bucket_width_us)]
+    if part is None:
+        return _rows_of(read, None, source.tuple_time)
+    own, shards = part
+    ends = header.shard_row_ends or [header.rows]
+    table = read.header.bucket_table
+    rows: list[InputRows] = []
+    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
+        if number % shards == own:
+            rows.append(_slice(read, start, end, source.tuple_time, number, () if rows else table))
+    return rows or [_slice(read, 0, 0, source.tuple_time)]
 
 
 def _rows_of(read: ReadFrame, shard: int | None, tuple_time: str | None) -> list[InputRows]:

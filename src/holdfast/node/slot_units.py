@@ -62,7 +62,7 @@ class SlotUnits:
         self.snapshots = SnapshotWriter(context.store)
         self._context = context
         self._states = SlotStates(context)
-        self._frames = FrameReader(context.store)
+        self._frames = FrameReader(context.store, context.sources)
         self._phases = Phases()
         self._held: dict[tuple[str, int], HeldUnit] = {}
         self._at: tuple[str, int] = ("", 0)
@@ -116,7 +116,14 @@ class SlotUnits:
                 state.begin(unit.bucket_memory)
             self._phases.end("state")
             width_us = self._context.topology.bucket_width_us
-            runs = input_rows(held.operator.stage, self._context.sources, unit.shard, frames, width_us)
+            runs = input_rows(
+                held.operator.stage,
+                self._context.sources,
+                unit.shard,
+                frames,
+                width_us,
+                self._context.topology.shards,
+            )
             output = held.operator.process(runs, work.bucket_from, work.bucket_to, work.ended)
             published = self._append(unit, output)
             snapshot = None

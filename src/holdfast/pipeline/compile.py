@@ -324,7 +324,8 @@ def _readers(stream: str, made: Sequence[_Made]) -> list[tuple[_Made, Branch]]:
 
 def _with_uses(source: plan.Source, made: Sequence[_Made]) -> plan.Source:
     """Return a source with what its stages ask of it: how to shard it, and which column is its event time."""
-    shard_by = _asked_sharding(source.name, made) or ()
+    # What another pipeline has written lies as it lies.
+    shard_by = () if source.is_foreign else _asked_sharding(source.name, made) or ()
     event_time = _event_time(source.name, made, "log the rows as two sources")
     return msgspec.structs.replace(source, shard_by=list(shard_by), event_time=event_time)
 
@@ -362,7 +363,8 @@ def _event_time(stream: str, made: Sequence[_Made], instead: str) -> str | None:
 def _with_sharding(made: Sequence[_Made], sources: Sequence[plan.Source]) -> list[plan.Stage]:
     """Return the stages, each of which knows whether a shard of it reads nothing but the same shard of its inputs."""
     shardings: dict[str, Sharding] = {
-        source.name: tuple(frozenset({column}) for column in source.shard_by) for source in sources
+        source.name: None if source.is_foreign else tuple(frozenset({column}) for column in source.shard_by)
+        for source in sources
     }
     stages = []
     for each in made:

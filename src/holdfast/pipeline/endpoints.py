@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Final, Literal, cast
 
 from holdfast import plan
 from holdfast.config import absolute, duration_us
+from holdfast.connect.catalog import locate
+from holdfast.connect.foreign import Declared, declared_as
 from holdfast.errors import Misconfigured
 from holdfast.pipeline.callsite import names_the_line
 
@@ -36,6 +38,18 @@ class Files:
         return plan.FilesSource(self.path, kind, self.options, self.settle_us)
 
 
+@dataclass(frozen=True)
+class OtherStream:
+    """A stream of another pipeline."""
+
+    store: str
+    name: str
+
+    def declared(self) -> Declared:
+        """Find the stream, and return what a source that reads it is."""
+        return declared_as(locate(self.store, self.name))
+
+
 @names_the_line
 def files(
     path: str,
@@ -54,6 +68,15 @@ def files(
     return Files(
         absolute(path, "path of hf.files"), format, schema, duration_us(settle, "settle of hf.files"), _texts(options)
     )
+
+
+@names_the_line
+def stream(store: str, name: str) -> OtherStream:
+    """Return a source that is a stream of another pipeline: `hf.stream("retail-store", "averages")`.
+
+    Its rows are read where they are, bucket by bucket; both pipelines need the same bucket=.
+    """
+    return OtherStream(absolute(store, "store of hf.stream"), name)
 
 
 @names_the_line

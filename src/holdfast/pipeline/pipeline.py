@@ -17,7 +17,7 @@ from holdfast.errors import AlreadyExists, Misconfigured, UnsupportedQuery
 from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
-from holdfast.pipeline.endpoints import Files
+from holdfast.pipeline.endpoints import Files, OtherStream
 from holdfast.pipeline.lineage import Node, SourceNode
 from holdfast.pipeline.stream import Stream, refuse_later
 
@@ -88,7 +88,7 @@ class Pipeline:
     def source(
         self,
         name: str,
-        data: DataFrame | Files | StructType | str,
+        data: DataFrame | Files | OtherStream | StructType | str,
         tuple_time: str | None = None,
         late: str = "drop",
         on_error: str = "stop",
@@ -96,7 +96,8 @@ class Pipeline:
         rejects_max: int = 1000,
         adopt: bool = False,
     ) -> Stream:
-        """Add a source: a streaming DataFrame, `hf.files(...)`, or a schema (StructType or text) for a `Producer`.
+        """Add a source: a streaming DataFrame, `hf.files(...)`, another pipeline's `hf.stream(...)`, or a schema
+        (StructType or text) for a `Producer`.
 
         With `on_error="reject"` up to `rejects_max` rows of a run are put into `<name>.rejects`; one more stops it.
         `adopt=True` takes over a stream that another query has written, where a DataFrame's checkpoint is new.
@@ -114,13 +115,22 @@ class Pipeline:
             if on_error != "stop":
                 raise UnsupportedQuery("on_error= is for files; drop unreadable rows in the DataFrame itself")
             self.queries[name] = Query(cast("DataFrame", data), adopt)
+        elif isinstance(data, OtherStream):
+            if tuple_time is not None or on_error != "stop":
+                raise UnsupportedQuery(
+                    "tuple_time= and on_error= are for rows that come in; those of hf.stream are logged already"
+                )
+            tuple_time = data.declared().tuple_time
         elif adopt:
             raise Misconfigured("adopt=True is for a source that is a streaming DataFrame")
         _check_columns(name, schema)
         _check_tuple_time(tuple_time, schema)
         source = plan.Source(
             name=name,
-            schema=types.arrow_schema(schema).serialize().to_pybytes(),
+            # Another pipeline's frames are read as they were written.
+            schema=(data.declared().schema if isinstance(data, OtherStream) else types.arrow_schema(schema))
+            .serialize()
+            .to_pybytes(),
             origin=origin,
             tuple_time=tuple_time,
             late=cast("Literal['drop', 'side']", late),
@@ -224,7 +234,14 @@ class Pipeline:
 
         return logged_input(self.spark, self.store, f"{self.name}/{source}")
 
-    def _declared(self, data: Any) -> tuple[StructType, plan.FilesSource | plan.ProducerSource | plan.QuerySource]:
+    def _declared(
+        self, data: Any
+    ) -> tuple[StructType, plan.FilesSource | plan.ProducerSource | plan.QuerySource | plan.StreamSource]:
+        if isinstance(data, OtherStream):
+            from holdfast.spark import types
+
+            declared = data.declared()
+            return types.struct_type(declared.schema), declared.origin
         if isinstance(data, Files):
             return self._declared_files(data), data.source()
         if hasattr(data, "isStreaming"):

@@ -22,6 +22,7 @@ import msgspec
 from holdfast.clock import WallClock
 from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load, locate
 from holdfast.connect.folder import check_path
+from holdfast.connect.foreign import hold
 from holdfast.connect.parquet import prepare_folder
 from holdfast.errors import Misconfigured, StreamTaken
 from holdfast.log.store import open_store
@@ -55,6 +56,10 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
         )
     store, catalog, functions = create(pipeline)
     topology = catalog.topology
+    for source in topology.sources:
+        if source.is_foreign:
+            # Before its journal is read: what is named there has to stay.
+            hold(source, topology)
     for sink in topology.sinks:
         if isinstance(sink.target, ParquetSink):
             prepare_folder(sink.target.path)
