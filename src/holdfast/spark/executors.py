@@ -75,6 +75,7 @@ class Executors:
         self.fit: dict[str, Executor] = {}
         self.greetings: dict[str, greeting.Greeting] = {}
         self._shipped = False
+        self._had_fit = False
         if self._token is not None:
             self._token.write()
 
@@ -94,13 +95,14 @@ class Executors:
         return dict(self._unfit)
 
     def poll(self) -> bool:
-        """Look for changes; return whether `fit` has changed. Raises `StoreUnfit` where no executor can be used."""
+        """Look for changes; return whether `fit` has changed. Raises `StoreUnfit` where none could ever be used."""
         before = dict(self.fit)
         self._look()
         self._take_answers()
         for candidate in list(self._candidates.values()):
             self._greet(candidate)
-        if self._unfit and not self.fit and not self._candidates:
+        self._had_fit = self._had_fit or bool(self.fit)
+        if self._unfit and not self._had_fit and not self._candidates:
             name, why = next(iter(self._unfit.items()))
             raise StoreUnfit(f"executor {name} cannot be given work: {why}. `holdfast doctor` shows all of them")
         return self.fit != before
