@@ -142,12 +142,27 @@ def state_pictures(figures: Result) -> list[tuple[str, str]]:
     return shown
 
 
+def executor_loss_pictures(figures: Result) -> list[tuple[str, str]]:
+    bars_of: dict[str, float | None] = {
+        "holdfast, units elsewhere": figures["gap_elsewhere_ms"].get("holdfast"),
+        "holdfast, units lost": figures["gap_lost_ms"].get("holdfast"),
+        "structured_streaming_rocksdb": figures["gap_all_ms"].get("structured_streaming_rocksdb"),
+    }
+    return [("The longest time without results after kill -9 of an executor", bar_picture(bars_of, "ms"))]
+
+
+def scale_pictures(figures: Result) -> list[tuple[str, str]]:
+    return [("W1 by slots, units, keys and executors", bar_picture(figures["tuples_per_second"], "tuples/s"))]
+
+
 PICTURES: Final[Mapping[str, Callable[[Result], list[tuple[str, str]]]]] = {
     "wave": wave_pictures,
     "windows": windows_pictures,
     "latency": latency_pictures,
     "restart": restart_pictures,
     "state": state_pictures,
+    "executor_loss": executor_loss_pictures,
+    "scale": scale_pictures,
 }
 """By program; the results of another one are shown without a picture."""
 
