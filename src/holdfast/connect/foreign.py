@@ -70,6 +70,7 @@ def hold(source: Source, topology: Topology, bucket: int = FIRST_BUCKET) -> None
     origin = source.origin
     assert isinstance(origin, StreamSource), "only such a source is another pipeline's"
     located = locate(origin.url, origin.stream)
+    check_fits(located, source, topology)
     name = f"{topology.name}.{source.name}"
     before = read_lease(located.store, located.stream, name)
     now_us = time.time_ns() // 1000
