@@ -22,7 +22,8 @@ demo: setup ## run the retail pipeline, kill it in the middle, restart it, compa
 test: setup ## unit, property, simulation and a few real-Spark tests
 	@$(BIN)/python -m pytest -q
 
-integration: setup ## what starts real processes and kills them
+integration: setup ## what starts real processes and kills them, a Kafka broker too (its jars come through Maven)
+	@$(BIN)/python -m tests.components.jars >/dev/null
 	@$(BIN)/python -m pytest -q -m chaos tests/chaos
 
 lint: setup ## ruff and mypy
