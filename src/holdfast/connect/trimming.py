@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from holdfast.connect.catalog import Located
 from holdfast.connect.lease import leases
@@ -45,11 +45,16 @@ class Trimmer:
         self._lock = threading.Lock()
         self._stopped = threading.Event()
 
-    def trim(self, open_folders: Collection[str], retain_us: int = RETAIN_US) -> None:
+    def trim(
+        self,
+        open_folders: Collection[str],
+        retain_us: int = RETAIN_US,
+        is_left: Callable[[str], bool] = lambda folder: False,
+    ) -> None:
         """Delete what nobody needs now.
 
         `open_folders` are those that somebody may be writing to at this moment; a segment there goes when the next one
-        is begun.
+        is begun. `is_left` knows more folders that nobody writes to any more, whether or not they ever got a frame.
         """
         with self._lock:
             needs = self._needs(retain_us)
@@ -59,7 +64,9 @@ class Trimmer:
             sizes = {path: size for path in paths if (size := _size(self._store, path))}
             # A folder that neither was there at the start nor ever got a frame of this log may be a successor's.
             known = self._log.folders_closed | self._log.ledger.segment_last(self._stream).keys()
-            closed = known - set(open_folders)
+            known |= {folder for path in sizes if is_left(folder := path.rpartition("/")[0])}
+            # Open folders may be known by a rule alone: they are asked one by one.
+            closed = {folder for folder in known if folder not in open_folders}
             for decision in decide(
                 self._log.ledger, {self._stream: needs}, {self._stream: sizes}, closed_folders=closed
             ):

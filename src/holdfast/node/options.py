@@ -23,4 +23,5 @@ class NodeOptions(msgspec.Struct, frozen=True):
     reopen_every_us: int = 1_000_000
     slotless_us: int = 20_000_000
     """How long to wait for a first executor before saying so."""
+    segment_life_us: int = 600_000_000
     available_now: bool = False

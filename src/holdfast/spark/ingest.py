@@ -1,23 +1,26 @@
 """A Structured Streaming query that feeds a source: its batches become frames of the stream, each exactly once.
 
-1. A task of the batch writes the rows of its partition to a segment of its own, and syncs it.
-2. The places of the frames come back to the driver, which stamps them and names them in one entry of the journal,
+1. Spark has planned the batch; what it has planned is made durable (`spark_checkpoint`).
+2. A task of the batch writes the rows of its partition to a segment of its own, and syncs it.
+3. The places of the frames come back to the driver, which stamps them and names them in one entry of the journal,
    together with the query's id and the batch's.
-3. Only then does the batch count as done for Spark. A batch that comes again after a crash is known by its id.
+4. Only then does the batch count as done for Spark. A batch that comes again after a crash is known by its id.
 
 Guarantees:
     * The boundary moves when a trigger has ended, with rows or without: the query says so. Nothing else moves it, so a
       query that is dead, or hangs, is an input that is missing.
-    * A query that dies is started again from its checkpoint, with a pause that grows; the cause is kept in the journal.
+    * A query that dies is started again from its checkpoint, with a pause that grows; the cause is kept for `status`.
+    * What starting again would not mend, ends the pipeline.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -26,12 +29,15 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
-from holdfast.connect.batch_writer import BatchWriter
+from holdfast.connect.batch_writer import BatchWriter, WriterOptions
 from holdfast.connect.catalog import Located
-from holdfast.errors import HoldfastError, StoreUnfit
+from holdfast.connect.query_state import QueryState, ingest_folder, new_query, write_query_state
+from holdfast.errors import HoldfastError, PipelineFailed, Retryable
+from holdfast.log.local_store import LocalStore
 from holdfast.model import Published
 from holdfast.node.slot_context import SlotContext, SlotSetup
 from holdfast.ports import Clock
+from holdfast.spark.spark_checkpoint import SparkCheckpoint
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -39,129 +45,212 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("holdfast")
 
-BACKOFF_FIRST_S: Final = 1.0
-BACKOFF_MAX_S: Final = 30.0
-HEALTHY_S: Final = 60.0
 ROWS_PER_FRAME_MAX: Final = 1 << 20
 LOOK_EVERY: Final = "spark.sql.streaming.noDataProgressEventInterval"
 LOOK_EVERY_MS_MIN: Final = 20
 PLACES: Final = "frame binary, lowest bigint, highest bigint"
 _PLACES: Final = pa.schema([("frame", pa.binary()), ("lowest", pa.int64()), ("highest", pa.int64())])
 _PUBLISHED: Final = msgspec.msgpack.Decoder(Published)
+_SPARK_GONE: Final = (PySparkException, Py4JError, OSError)
 
 
 class Ingest:
     """The query of one source."""
 
     def __init__(
-        self, frame: DataFrame, located: Located, setup: SlotSetup, owner: str, adopt: bool, clock: Clock
+        self,
+        frame: DataFrame,
+        located: Located,
+        setup: SlotSetup,
+        owner: str,
+        adopt: bool,
+        clock: Clock,
+        options: WriterOptions | None = None,
     ) -> None:
         self._frame = frame
         self._located = located
+        self._setup = setup
         self._adopt = adopt
-        self._rows = WriteFrames(setup, located.stream, owner)
-        self._writer = BatchWriter(located, owner, clock)
+        self._clock = clock
+        self._writer = BatchWriter(located, owner, clock, options)
+        self._state = new_query(clock.now_us())
         self._query: StreamingQuery | None = None
         self._name = ""
-        self._refused: HoldfastError | None = None
+        self._available_now = False
+        self._raised: Exception | None = None
+        """What a batch raised: Spark only tells of it in its own words."""
         self._known = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._looks = _Looks(self._writer)
+        self._looks = _Looks(self._looked)
+        self._told = ""
+        path = f"{ingest_folder(located.stream)}/spark_checkpoint"
+        self._checkpoint = f"{located.store.url}/{path}"
+        store = located.store
+        self._plans = SparkCheckpoint(store.absolute(path)) if isinstance(store, LocalStore) else None
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix=f"holdfast-plans-{located.stream}")
 
     def take_what_is_there(self) -> None:
         """Run until everything that the source has now is in the stream."""
-        query = self._start(available_now=True)
+        self._available_now = True
+        self._become(self._state.started(self._clock.now_us()))
         try:
-            query.awaitTermination()
-        except PySparkException:
-            if self._refused is not None:
-                raise self._refused from None
-            raise
+            self._start().awaitTermination()
+        except _SPARK_GONE as error:
+            raised = self._raised or error
+            self._become(self._state.died(self._clock.now_us(), cause_of(raised)))
+            if isinstance(raised, HoldfastError):
+                raise raised from None
+            raise PipelineFailed(
+                f"the query of source {self._located.stream!r} has ended: {cause_of(raised)}. Nothing committed is "
+                "lost: mend the cause and start the pipeline again"
+            ) from error
 
     def start(self, fail: Callable[[HoldfastError], None], warn: Callable[[str], None]) -> None:
         """Run until `close`, on a thread of its own; `fail` is told of what starting again would not mend."""
         self._frame.sparkSession.streams.addListener(self._looks)
         name = f"holdfast-ingest-{self._located.stream}"
-        self._thread = threading.Thread(target=self._keep_running, args=(fail, warn), name=name, daemon=True)
+        self._thread = threading.Thread(target=self._guarded, args=(fail, warn), name=name, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """Stop the query, and let go of the stream."""
         self._stopping.set()
-        with contextlib.suppress(PySparkException, Py4JError):
+        # A batch that waits for room holds its query up, and nobody makes room any more.
+        self._writer.stop_waiting()
+        with contextlib.suppress(*_SPARK_GONE):
             if self._query is not None:
                 self._query.stop()
         if self._thread is not None:
             self._thread.join()
-            with contextlib.suppress(Py4JError):
+            with contextlib.suppress(*_SPARK_GONE):
                 self._frame.sparkSession.streams.removeListener(self._looks)
-        self._writer.close(complete=self._refused is None)
+        self._syncing.shutdown(wait=True)
+        self._become(self._state.stopped(self._clock.now_us()))
+        # A query that was dead has not looked: its bucket stays open until one has.
+        self._writer.close(complete=self._state.phase == "stopped")
 
     # The query
 
-    def _start(self, available_now: bool = False) -> StreamingQuery:
+    def _start(self) -> StreamingQuery:
         """Start the query, and say who it is to whoever waits for that."""
         stream = self._located.stream
-        checkpoint = f"{self._located.store.url}/ingest/{stream}/spark_checkpoint"
-        writer = self._frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", checkpoint)
+        writer = self._frame.writeStream.foreachBatch(self._batch).option("checkpointLocation", self._checkpoint)
         writer = writer.queryName(f"holdfast-{self._located.topology.name}-{stream}")
+        if self._available_now:
+            writer = writer.trigger(availableNow=True)
         look_every_ms = max(LOOK_EVERY_MS_MIN, self._located.topology.bucket_width_us // 1000)
         self._known.clear()
+        self._raised = None
         with _setting(self._frame.sparkSession, LOOK_EVERY, f"{look_every_ms}ms"):
-            query = (writer.trigger(availableNow=True) if available_now else writer).start()
+            query = writer.start()
         self._query = query
         self._name = f"query-{query.id}"
-        self._looks.query_id = str(query.id)
+        self._looks.run = str(query.runId)
         try:
             self._writer.take_over(self._name, self._adopt)
-        except StoreUnfit as error:
-            self._refused = error
+        except HoldfastError as error:
+            self._raised = error
         finally:
             self._known.set()
-        if self._refused is not None:
+        if self._raised is not None:
             query.stop()
-            raise self._refused
+            raise self._raised
         return query
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
         """Log one batch; Spark calls it on the query's thread."""
         self._known.wait()
-        if self._refused is not None:
-            raise self._refused
+        try:
+            if self._raised is not None:
+                raise self._raised
+            self._log_batch(rows, batch)
+        except Exception as error:
+            self._raised = error
+            raise
+
+    def _log_batch(self, rows: DataFrame, batch: int) -> None:
         if self._writer.is_logged(self._name, batch):
             return
-        self._writer.wait_for_room()
-        places = rows.mapInArrow(self._rows, PLACES).toArrow()
+        if not self._available_now:
+            # Nobody reads before everything is there: what fits on the disk fits.
+            self._writer.wait_for_room()
+        plans = None if self._plans is None else self._syncing.submit(self._plans.sync)
+        write = WriteFrames(self._setup, self._located.stream, self._writer.begin().writer)
+        places = rows.coalesce(_slots(rows.sparkSession)).mapInArrow(write, PLACES).toArrow()
         frames = [_PUBLISHED.decode(frame) for frame in places["frame"].to_pylist()]
         lowest = [time_us for time_us in places["lowest"].to_pylist() if time_us is not None]
         highest = [time_us for time_us in places["highest"].to_pylist() if time_us is not None]
         times = (min(lowest, default=None), max(highest, default=None))
+        if plans is not None:
+            plans.result()
         self._writer.log(self._name, batch, frames, times)
 
-    def _keep_running(self, fail: Callable[[HoldfastError], None], warn: Callable[[str], None]) -> None:
-        pause_s = BACKOFF_FIRST_S
+    # Its life
+
+    def _guarded(self, fail: Callable[[HoldfastError], None], warn: Callable[[str], None]) -> None:
+        """A thread that fails ends the node: it never goes on with a part of it gone."""
+        try:
+            self._keep_running(warn)
+        except HoldfastError as error:
+            fail(error)
+        except Exception as error:
+            _log.exception("the thread of a query failed")
+            fail(PipelineFailed(f"the node failed: {error!r}. Nothing committed is lost; start it again"))
+
+    def _keep_running(self, warn: Callable[[str], None]) -> None:
         while not self._stopping.is_set():
-            started = time.monotonic()
-            try:
-                self._start().awaitTermination()
-                cause = "it was stopped"
-            except HoldfastError as error:
-                fail(error)
-                return
-            except (PySparkException, Py4JError) as error:
-                cause = _first_line(error)
+            cause = self._run_once()
+            self._looks.run = ""
             if self._stopping.is_set():
                 return
-            if time.monotonic() - started >= HEALTHY_S:
-                pause_s = BACKOFF_FIRST_S
-            self._tell(f"the query of source {self._located.stream!r} has ended: {cause}. It starts again", warn)
-            self._stopping.wait(pause_s)
-            pause_s = min(BACKOFF_MAX_S, 2 * pause_s)
+            self._become(self._state.died(self._clock.now_us(), cause))
+            self._tell(f"the query of source {self._located.stream!r} has died: {cause}. It is started again", warn)
+            self._wait_for_next_try()
+
+    def _run_once(self) -> str:
+        """Run the query until it ends, and return why it did; raise what starting it again would not mend."""
+        self._become(self._state.started(self._clock.now_us()))
+        try:
+            self._start().awaitTermination()
+        except Retryable as error:
+            return cause_of(error)
+        except _SPARK_GONE as error:
+            raised = self._raised or error
+            if isinstance(raised, HoldfastError) and not isinstance(raised, Retryable):
+                raise raised from error
+            return cause_of(raised)
+        return "it was stopped by somebody else"
+
+    def _wait_for_next_try(self) -> None:
+        until_us = self._state.next_try_us or 0
+        while (left_us := until_us - self._clock.now_us()) > 0:
+            if self._stopping.wait(left_us / 1e6):
+                return
+
+    def _looked(self) -> None:
+        """The query has looked at its source."""
+        if not self._stopping.is_set():
+            self._become(self._state.looked(self._clock.now_us()))
+        # What cannot be logged now is met by the next batch, which can tell somebody.
+        with contextlib.suppress(HoldfastError):
+            self._writer.looked()
+
+    def _become(self, state: QueryState) -> None:
+        """Take a new state, and leave it where `status` looks."""
+        if state is self._state:
+            return
+        self._state = state
+        # `status` has it a little later if the store is full just now.
+        with contextlib.suppress(HoldfastError):
+            write_query_state(self._located.store, self._located.stream, state)
 
     def _tell(self, message: str, warn: Callable[[str], None]) -> None:
+        """Tell of a death; one that is like the last is in the query's state already."""
+        if message == self._told and self._state.deaths > 1:
+            return
+        self._told = message
         warn(message)
-        # `status` has it a little later if the store is full just now.
         with contextlib.suppress(HoldfastError):
             self._writer.report(message)
 
@@ -179,7 +268,7 @@ class WriteFrames:
         from holdfast.operators.phases import Phases
         from holdfast.operators.union import conform, read_schema
 
-        context = _context(self._setup, self._owner)
+        context = _context(self._setup, self._source, self._owner)
         source = context.sources[self._source]
         schema = read_schema(source.schema)
         what = f"the streaming DataFrame of source {source.name!r}"
@@ -199,17 +288,20 @@ class WriteFrames:
         yield pa.RecordBatch.from_arrays([pa.array(frames, pa.binary()), lowest, highest], schema=_PLACES)
 
 
-_contexts: dict[tuple[str, str], SlotContext] = {}
-"""One per pipeline and writer in this process: a segment is continued by the next batch."""
+_contexts: dict[tuple[str, str], tuple[str, SlotContext]] = {}
+"""Of each pipeline and source in this process, with whose it is: a segment is continued by the next batch."""
 
 
-def _context(setup: SlotSetup, owner: str) -> SlotContext:
-    key = (setup.pipeline_id, owner)
-    if key not in _contexts:
-        for old in [each for each in _contexts if each[0] == setup.pipeline_id]:
-            _contexts.pop(old).forget_writers()
-        _contexts[key] = SlotContext(setup, owner)
-    return _contexts[key]
+def _context(setup: SlotSetup, source: str, owner: str) -> SlotContext:
+    key = (setup.pipeline_id, source)
+    held = _contexts.get(key)
+    if held is not None and held[0] == owner:
+        return held[1]
+    if held is not None:
+        held[1].forget_writers()
+    context = SlotContext(setup, owner)
+    _contexts[key] = (owner, context)
+    return context
 
 
 def _large_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -228,29 +320,27 @@ def _large_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 class _Looks(StreamingQueryListener):
-    """Moves the boundary each time the query has looked at its source."""
+    """Tells each time the query has looked at its source; what comes late, of a run that is over, is not told."""
 
-    def __init__(self, writer: BatchWriter) -> None:
-        self.query_id = ""
-        self._writer = writer
+    def __init__(self, looked: Callable[[], None]) -> None:
+        self.run = ""
+        self._looked = looked
 
     def onQueryStarted(self, event: Any) -> None:
         """Nothing was looked at yet."""
 
     def onQueryProgress(self, event: Any) -> None:
-        self._looked(event.progress.id)
+        self._told(event.progress.runId)
 
     def onQueryIdle(self, event: Any) -> None:
-        self._looked(event.id)
+        self._told(event.runId)
 
     def onQueryTerminated(self, event: Any) -> None:
         """Whoever waits for the query starts it again."""
 
-    def _looked(self, query: Any) -> None:
-        if str(query) == self.query_id:
-            # What cannot be logged now is met by the next batch, which can tell somebody.
-            with contextlib.suppress(HoldfastError):
-                self._writer.looked()
+    def _told(self, run: Any) -> None:
+        if str(run) == self.run:
+            self._looked()
 
 
 @contextlib.contextmanager
@@ -267,6 +357,27 @@ def _setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
             spark.conf.set(name, before)
 
 
-def _first_line(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+def _slots(spark: SparkSession) -> int:
+    """Return how many tasks run at once: more of them would only mean more and smaller frames."""
+    return max(1, spark.sparkContext.defaultParallelism)
+
+
+_QUERY_FAILED: Final = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
+_TASK_LOST: Final = re.compile(r"^.*\(\S+ executor \S+\): (?:[\w.]+: )?")
+_STATE: Final = re.compile(r"\s*SQLSTATE: \w+$")
+_RAISED: Final = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:: .*)?$")
+
+
+def cause_of(error: Exception) -> str:
+    """Return the line of an error that says why: of a traceback what was raised, of Spark's texts what they wrap."""
+    if isinstance(error, HoldfastError):
+        return f"{type(error).__name__}: {error}"
+    lines = [line for line in str(error).strip().splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    start = next((number for number, line in enumerate(lines) if "Traceback (most recent call last)" in line), None)
+    if start is not None:
+        raised = next((line for line in lines[start + 1 :] if _RAISED.match(line)), None)
+        if raised is not None:
+            return _STATE.sub("", raised.strip())
+    return _STATE.sub("", _TASK_LOST.sub("", _QUERY_FAILED.sub("", lines[0])))

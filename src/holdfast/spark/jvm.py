@@ -15,18 +15,21 @@ import fcntl
 import hashlib
 import os
 import re
+import shlex
 import shutil
 import signal
 import struct
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from holdfast.errors import Misconfigured
 
 JAVA_VERSION_MIN = 17
+SHELL = "pyspark-shell"
+"""What Spark calls a program that is connected to from Python."""
 ARCHIVES_KEPT = 4
 """Each takes about 80 MB."""
 LIGHT_FLAGS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xshare:auto", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
@@ -80,11 +83,14 @@ def spark_home() -> str:
 
 
 def launch_gateway(
-    driver_memory: str = "1g", archive: bool = True, meanwhile: Callable[[], None] = lambda: None
+    driver_memory: str = "1g",
+    archive: bool = True,
+    meanwhile: Callable[[], None] = lambda: None,
+    conf: Mapping[str, str] | None = None,
 ) -> None:
     """Start the JVM and say in the environment where its gateway is, so that SparkContext connects to it.
 
-    `meanwhile` is called while the JVM starts.
+    `meanwhile` is called while the JVM starts. `conf` is what has to be known by then: which jars it loads.
     """
     if "PYSPARK_GATEWAY_PORT" in os.environ:
         return
@@ -95,7 +101,7 @@ def launch_gateway(
         flags.append(f"-XX:SharedArchiveFile={file}")
     elif file is not None and "HOLDFAST_ARCHIVE_BUILD" not in os.environ:
         make_archive_in_background()
-    with _starting(java, flags, driver_memory) as starting:
+    with _starting(java, flags, driver_memory, submit_arguments(conf or {})) as starting:
         meanwhile()
         port, secret = starting.connection()
     os.environ["PYSPARK_GATEWAY_PORT"] = str(port)
@@ -140,11 +146,17 @@ class _Starting:
         return (port, content[8 : 8 + length].decode()) if len(content) >= 8 + length else None
 
 
+def submit_arguments(conf: Mapping[str, str]) -> list[str]:
+    """Return what follows `spark-submit`: settings, and what the user has put into PYSPARK_SUBMIT_ARGS."""
+    given = [part for name, value in conf.items() for part in ("--conf", f"{name}={value}")]
+    return given + shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", SHELL))
+
+
 @contextlib.contextmanager
-def _starting(java: str, flags: list[str], memory: str) -> Iterator[_Starting]:
+def _starting(java: str, flags: list[str], memory: str, arguments: Sequence[str] = (SHELL,)) -> Iterator[_Starting]:
     home = spark_home()
     command = [java, f"-Xmx{memory}", *flags, *module_options(), "-cp", class_path(home)]
-    command += ["org.apache.spark.deploy.SparkSubmit", "pyspark-shell"]
+    command += ["org.apache.spark.deploy.SparkSubmit", *arguments]
     with tempfile.TemporaryDirectory(prefix="holdfast-gateway-") as folder:
         info = os.path.join(folder, "connection")
         environment = dict(os.environ, _PYSPARK_DRIVER_CONN_INFO_PATH=info, SPARK_HOME=home, SPARK_CONNECT_MODE="0")

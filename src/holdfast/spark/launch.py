@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.clock import WallClock
+from holdfast.connect.batch_writer import WriterOptions
 from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load, locate
 from holdfast.connect.folder import check_path
 from holdfast.connect.foreign import hold
@@ -67,7 +68,7 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
     claim(states, catalog.pipeline_id, _local_path(store))
     setup = SlotSetup(catalog.pipeline_id, store.url, msgspec.json.encode(topology), states, tuple(functions))
     chosen = msgspec.structs.replace(options or NodeOptions(), available_now=available_now)
-    ingests = _ingests(pipeline, store, catalog, setup, available_now)
+    ingests = _ingests(pipeline, store, catalog, setup, chosen)
     # What fails lets go of everything: this process may live on, and the streams would stay taken.
     with contextlib.ExitStack() as taken:
         for ingest in ingests:
@@ -95,8 +96,11 @@ def _executors(pipeline: Pipeline, store: Store, log: StreamLog) -> Executors | 
     return Executors(context, log.term.owner, store, lambda text: logging.getLogger("holdfast").warning("%s", text))
 
 
-def _ingests(pipeline: Pipeline, store: Store, catalog: Catalog, setup: SlotSetup, available_now: bool) -> list[Ingest]:
+def _ingests(
+    pipeline: Pipeline, store: Store, catalog: Catalog, setup: SlotSetup, options: NodeOptions
+) -> list[Ingest]:
     """Return the queries that feed sources; with `available_now` they have run, and left what was there in the log."""
+    writing = WriterOptions(options.trim_every_us, options.retain_us, options.segment_life_us)
     made: list[Ingest] = []
     over = True
     try:
@@ -104,10 +108,11 @@ def _ingests(pipeline: Pipeline, store: Store, catalog: Catalog, setup: SlotSetu
             if isinstance(source.origin, QuerySource):
                 query = pipeline.queries[source.name]
                 located = locate(store.url, source.name)
-                made.append(Ingest(query.frame, located, setup, node_name("query"), query.adopt, WallClock()))
-                if available_now:
+                owner = node_name("query")
+                made.append(Ingest(query.frame, located, setup, owner, query.adopt, WallClock(), writing))
+                if options.available_now:
                     made[-1].take_what_is_there()
-        over = available_now
+        over = options.available_now
     finally:
         for ingest in made if over else ():
             ingest.close()

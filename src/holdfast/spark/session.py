@@ -43,6 +43,8 @@ RECOMMENDED: Mapping[str, str] = {
     "spark.executor.removeDelayOnDisconnection": "100ms",
     "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
+JARS = "spark.jars"
+"""How the settings begin by which connectors are brought: the JVM has to know them when it starts."""
 LOCAL: Mapping[str, str] = {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
 
 
@@ -68,7 +70,8 @@ def session(name: str, **conf: str) -> SparkSession:
 
         if (conf.get("spark.master") or os.environ.get("HOLDFAST_MASTER") or "local").startswith("local"):
             ahead.start(os.environ["PYSPARK_PYTHON"])
-        launch_gateway(conf.get("spark.driver.memory", "1g"), meanwhile=_import_ahead)
+        jars = {name: value for name, value in conf.items() if name.startswith(JARS)}
+        launch_gateway(conf.get("spark.driver.memory", "1g"), meanwhile=_import_ahead, conf=jars)
         # A program that this one starts is not to take the warm daemon that waits for our JVM.
         os.environ.pop(ahead.VARIABLE, None)
     from pyspark.sql import SparkSession
