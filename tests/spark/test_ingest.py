@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,12 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.spark.flow import write_atomically
 
 import holdfast as hf
-from holdfast.errors import Misconfigured, StoreUnfit
+from holdfast.cli.status import command as status_command
+from holdfast.connect.query_state import read_query_state
+from holdfast.errors import Misconfigured, PipelineFailed, StoreUnfit
+from holdfast.log.local_store import LocalStore
+from holdfast.log.reconcile import segment_paths
 
 SALE = "item string, price double, sold_at timestamp"
 SCHEMA = pa.schema([("item", pa.string()), ("price", pa.float64()), ("sold_at", pa.timestamp("us", "UTC"))])
@@ -136,6 +143,72 @@ def test_a_live_query_moves_the_boundary_while_it_is_idle_and_is_started_again(
     assert handle.exception() is None
     assert not [query for query in spark.streams.active if query.name == "holdfast-shop-sales"]
     assert logged(spark, tmp_path) == expected(tmp_path)
+
+
+def test_a_query_that_dies_is_named_by_status_until_it_looks_again(spark: SparkSession, tmp_path: Path) -> None:
+    drop(tmp_path / "in", "0", sales(0, 100))
+    write_atomically(tmp_path / "in" / "1.parquet", b"not a file of this kind")
+    handle = build(spark, tmp_path).start()
+    store = LocalStore(tmp_path / "store" / "shop")
+    try:
+
+        def wait_for(phase: str, deaths: int) -> None:
+            deadline = time.monotonic() + LIMIT_S
+            while (found := read_query_state(store, "sales")) is None or found.phase != phase or found.deaths < deaths:
+                assert time.monotonic() < deadline, found
+                time.sleep(0.05)
+
+        wait_for("dead", 2)
+        ran = CliRunner().invoke(status_command, [str(tmp_path / "store"), "--json"])
+        (shown,) = [json.loads(line) for line in ran.output.splitlines()]
+        query = next(each for each in shown["streams"] if each["name"] == "sales")["query"]
+        assert (query["phase"], query["deaths"]) == ("dead", 2) and "1.parquet" in query["cause"]
+        assert 0 < query["since_us"] < query["next_try_us"]
+        assert "the query of sales is down since" in shown["problems"][0] and "1.parquet" in shown["problems"][0]
+        assert "1.parquet" in CliRunner().invoke(status_command, [str(tmp_path / "store")]).output
+        drop(tmp_path / "in", "1", sales(100, 100))
+        wait_for("running", 0)
+        with hf.Consumer(str(tmp_path / "store"), "totals", wait="30 seconds") as consumer:
+            assert consumer.poll(LIMIT_S) is not None
+        said = json.loads(CliRunner().invoke(status_command, [str(tmp_path / "store"), "--json"]).output)
+        assert not [problem for problem in said["problems"] if "is down" in problem]
+    finally:
+        handle.stop()
+    assert handle.exception() is None
+    stopped = read_query_state(store, "sales")
+    assert stopped is not None and stopped.phase == "stopped"
+    assert logged(spark, tmp_path) == expected(tmp_path)
+
+
+def test_what_a_run_cannot_take_is_told_with_its_cause(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_atomically(tmp_path / "in" / "0.parquet", b"not a file of this kind")
+    with pytest.raises(PipelineFailed, match=r"the query of source 'sales' has ended: .*0\.parquet"):
+        build(spark, tmp_path).run(available_now=True)
+
+
+def test_two_sources_of_one_pipeline_go_on_with_their_segments(spark: SparkSession, tmp_path: Path) -> None:
+    pipeline = hf.Pipeline("shops", store=str(tmp_path / "store"), shards=2, bucket="100 milliseconds")
+    sources = []
+    for name in ("north", "south"):
+        for number in range(3):
+            drop(tmp_path / name, f"{number}", sales(number * 10, 10))
+        sources.append(pipeline.source(name, stream_of(spark, tmp_path / name)))
+    sources[0].unionByName(sources[1]).groupBy("item").agg(F.count("*").alias("sales")).named("totals")
+    handle = pipeline.start()
+    try:
+        with hf.Consumer(str(tmp_path / "store"), "totals", wait="30 seconds") as consumer:
+            counted: dict[str, int] = {}
+            while sum(counted.values()) < 60:
+                table = consumer.poll(LIMIT_S)
+                assert table is not None, counted
+                counted |= {row["item"]: row["sales"] for row in table.to_pylist()}
+    finally:
+        handle.stop()
+    store = LocalStore(tmp_path / "store" / "shops")
+    for name in ("north", "south"):
+        # Batches of one file each, and never more segments than there are processes.
+        assert len(list(segment_paths(store, name))) <= 2
 
 
 def test_a_batch_frame_is_refused_with_advice(spark: SparkSession, tmp_path: Path) -> None:

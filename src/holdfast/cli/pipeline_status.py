@@ -17,13 +17,14 @@ import msgspec
 
 from holdfast.connect.catalog import Catalog, load, locate, streams
 from holdfast.connect.lease import Lease, leases
+from holdfast.connect.query_state import QueryState, read_query_state
 from holdfast.errors import HoldfastError
 from holdfast.log.inspect import read_ledger, show_stream
 from holdfast.log.ledger import Ledger, SinkPosition
 from holdfast.log.local_store import LocalStore
 from holdfast.log.terms import term_path, terms_folder
 from holdfast.model import END_OF_TIME, Reported
-from holdfast.plan import Source, Stage
+from holdfast.plan import QuerySource, Source, Stage
 from holdfast.ports import Store
 
 State = Literal["running", "stopped", "failed", "finished", "never started", "unknown"]
@@ -45,6 +46,8 @@ class WriterStatus(msgspec.Struct, frozen=True):
         """What a person calls it: a node's own name is for paths."""
         if self.owner.startswith("producer-"):
             return f"producer {self.owner.removeprefix('producer-')!r}"
+        if self.owner.startswith("query-"):
+            return "the node's query"
         return "the node" if self.owner.startswith("node-") else self.owner
 
 
@@ -62,7 +65,7 @@ class UnitsStatus(msgspec.Struct, frozen=True):
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """A stream: `lag_s` is how far its boundary is behind the clock."""
+    """A stream: `lag_s` is how far its boundary is behind the clock; `query` is how the one that feeds it is."""
 
     name: str
     kind: str
@@ -75,6 +78,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
     inputs: list[str] = []
     units: UnitsStatus | None = None
     problem: str | None = None
+    query: QueryState | None = None
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
@@ -139,9 +143,11 @@ def status_of(store: Store, now_us: int) -> PipelineStatus:
         except HoldfastError as error:
             found.append(StreamStatus(name, kind, None, None, None, False, 0, 0, inputs, None, str(error)))
         try:
+            if isinstance(declared, Source) and isinstance(declared.origin, QuerySource):
+                found[-1] = msgspec.structs.replace(found[-1], query=read_query_state(store, name))
             consumers += [_consumer_status(lease, now_us) for lease in leases(store, name)]
         except HoldfastError as error:
-            # A place that cannot be read does not hide the stream that it is a place in.
+            # What is kept beside a stream and cannot be read does not hide the stream.
             found[-1] = msgspec.structs.replace(found[-1], problem=found[-1].problem or str(error))
     node = next((each.writer for each in found if each.writer is not None and each.kind == "stage"), None)
     said = sorted(reports, key=lambda report: report.at_us)

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.cli.output import time_text
 from holdfast.cli.pipeline_status import PipelineStatus, State, StreamStatus
+from holdfast.connect.query_state import QueryState
 
 LAG_SAID_S = 3.0
 """A lag below it is nothing to speak of: an idle boundary moves about once a second."""
@@ -33,6 +35,7 @@ def verdict_of(status: PipelineStatus) -> Verdict:
     if state == "stopped" and not damaged:
         problems.append("no node runs: it was stopped or killed. Nothing committed is lost: start it again")
     if state == "running":
+        problems += [f"the query of {each.name} {query_text(each.query)}" for each in _down(status) if each.query]
         problems += _held_up(status)
     problems += [
         f"the consumer {each.name!r} of {each.stream} was not seen for so long that its place is kept no more"
@@ -78,8 +81,35 @@ def _lags(source: StreamStatus) -> bool:
     return not source.ended and (source.lag_s is None or source.lag_s > LAG_SAID_S)
 
 
+def _down(status: PipelineStatus) -> list[StreamStatus]:
+    """Return the sources whose query has died, and has not looked at its source since."""
+    return [each for each in status.streams if each.query is not None and is_down(each.query)]
+
+
+def is_down(query: QueryState) -> bool:
+    return query.phase == "dead" or (query.phase == "starting" and query.deaths > 0)
+
+
+def query_text(query: QueryState) -> str:
+    """Return since when a query is down, why, and when it is tried again."""
+    times = "" if query.deaths < 2 else f", {query.deaths} times in a row"
+    again = "is being started again" if query.next_try_us is None else f"next try at {time_text(query.next_try_us)}"
+    return (
+        f"is down since {time_text(query.since_us)}: it died{times} of: {query.cause or 'nobody knows what'}; {again}"
+    )
+
+
 def _reason(source: StreamStatus) -> str:
     writer = source.writer
+    if source.query is not None and writer is not None and writer.alive is not False:
+        lag = (
+            "which has promised nothing yet"
+            if source.lag_s is None
+            else f"whose boundary is {source.lag_s:.1f} s behind"
+        )
+        if is_down(source.query):
+            return f"{source.name}, {lag}: its query is down"
+        return f"{source.name}, {lag}: its query runs, and has not looked at its source for so long"
     if writer is None:
         return f"{source.name}, to which nobody has sent anything yet"
     lag = "which has promised nothing yet" if source.lag_s is None else f"whose boundary is {source.lag_s:.1f} s behind"
@@ -90,7 +120,9 @@ def _reason(source: StreamStatus) -> str:
 
 
 def _said(status: PipelineStatus, source: StreamStatus) -> str:
-    """Return what the source's present writer last reported of it: why its query fails, for one."""
+    """Return what the source's present writer last reported of it; of a query its state says more."""
+    if source.query is not None:
+        return ""
     since_us = None if source.writer is None else source.writer.since_us
     reports = [each for each in status.reports if each.subject == source.name and each.at_us >= (since_us or 0)]
     return f". It was reported: {reports[-1].message}" if reports else ""

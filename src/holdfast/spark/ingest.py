@@ -365,6 +365,7 @@ def _slots(spark: SparkSession) -> int:
 _QUERY_FAILED: Final = re.compile(r"^\[STREAM_FAILED\] Query \[.*?\] terminated with exception: ")
 _TASK_LOST: Final = re.compile(r"^.*\(\S+ executor \S+\): (?:[\w.]+: )?")
 _STATE: Final = re.compile(r"\s*SQLSTATE: \w+$")
+CAUSED_BY: Final = "Caused by: "
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:: .*)?$")
 
 
@@ -380,4 +381,8 @@ def cause_of(error: Exception) -> str:
         raised = next((line for line in lines[start + 1 :] if _RAISED.match(line)), None)
         if raised is not None:
             return _STATE.sub("", raised.strip())
-    return _STATE.sub("", _TASK_LOST.sub("", _QUERY_FAILED.sub("", lines[0])))
+    # Where Java tells of an error by another one, the task's own words are in one of them.
+    lost = next((line for line in lines if _TASK_LOST.match(line)), None)
+    caused = [line for line in lines if line.startswith(CAUSED_BY)]
+    line = lost or (caused[-1].removeprefix(CAUSED_BY) if caused else lines[0])
+    return _STATE.sub("", _TASK_LOST.sub("", _QUERY_FAILED.sub("", line)))

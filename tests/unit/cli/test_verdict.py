@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.cli.pipeline_status import ConsumerStatus, PipelineStatus, StreamStatus, WriterStatus
 from holdfast.cli.verdict import verdict_of
+from holdfast.connect.query_state import QueryState
 from holdfast.model import Reported
 
 NODE = WriterStatus("node-host-7-1", "host", 7, 0, True, 1)
@@ -51,6 +52,31 @@ def test_why_an_input_stands_still_is_said_where_its_writer_reported_it() -> Non
     report = Reported("north", "the query of source 'north' failed: no route to host", 5)
     (problem,) = verdict_of(with_stream(status(reports=[report]), "north", writer=NODE, lag_s=9.0)).problems
     assert problem.endswith("It was reported: the query of source 'north' failed: no route to host")
+
+
+QUERY = msgspec.structs.replace(NODE, owner="query-host-7-1")
+DEAD = QueryState("dead", 1_760_000_000_000_000, 3, "no route to host", 1_760_000_008_000_000)
+
+
+def test_a_query_that_died_is_named_with_its_cause_since_when_and_the_next_try() -> None:
+    died, waits = verdict_of(with_stream(status(), "north", writer=QUERY, lag_s=9.0, query=DEAD)).problems
+    assert died == (
+        "the query of north is down since 2025-10-09 08:53:20.000Z: it died, 3 times in a row of: no route to host; "
+        "next try at 2025-10-09 08:53:28.000Z"
+    )
+    assert waits == "averages waits for north, whose boundary is 9.0 s behind: its query is down"
+    trying = DEAD.started(DEAD.next_try_us or 0)
+    said = verdict_of(with_stream(status(), "north", writer=QUERY, query=trying)).problems
+    assert [problem.rpartition("; ")[2] for problem in said] == ["is being started again"]
+
+
+def test_a_query_that_runs_and_does_not_look_is_told_from_one_that_died() -> None:
+    hangs = with_stream(status(), "north", writer=QUERY, lag_s=9.0, query=QueryState("running", 5))
+    assert verdict_of(hangs).problems == [
+        "averages waits for north, whose boundary is 9.0 s behind: its query runs, and has not looked at its source "
+        "for so long"
+    ]
+    assert verdict_of(with_stream(status(), "north", writer=QUERY, query=QueryState("starting", 5))).problems == []
 
 
 def test_a_stage_that_is_behind_its_inputs_is_named() -> None:

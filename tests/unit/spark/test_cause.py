@@ -17,6 +17,7 @@ RAISED = (
     'Traceback (most recent call last):\n  File "x.py", line 3, in f\n    raise ValueError("no")\nValueError: no such '
     "till\n\n\tat org.apache.spark.Something"
 )
+WRAPPED = "An error occurred while calling o6.getResult.\n: x.SparkException: awaitResult\n\tat x.Y\nCaused by: {}"
 STREAM = (
     "[STREAM_FAILED] Query [id = 5, runId = 6] terminated with exception: Failed to construct kafka consumer SQLSTATE: "
     "XXKST\n=== Streaming Query ===\nIdentifier: x"
@@ -29,6 +30,8 @@ STREAM = (
         (RuntimeError(LOST), "Python worker exited unexpectedly (crashed)"),
         (RuntimeError(RAISED), "ValueError: no such till"),
         (RuntimeError(STREAM), "Failed to construct kafka consumer"),
+        (RuntimeError(WRAPPED.format(LOST)), "Python worker exited unexpectedly (crashed)"),
+        (RuntimeError(WRAPPED.format("java.net.ConnectException: refused")), "java.net.ConnectException: refused"),
         (LogFull("it is full"), "LogFull: it is full"),
         (RuntimeError(""), "RuntimeError"),
     ],
