@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.chaos.processes import PATIENCE_S, NodeProcess, wait_until
+from tests.chaos.processes import PATIENCE_S, SCRIPT, NodeProcess, wait_until
 
 from holdfast.connect.consumer import Consumer
 
@@ -20,10 +20,11 @@ from holdfast.connect.consumer import Consumer
 class Arena:
     """One test's store, states and nodes. Nothing that it started outlives it; its folder stays when the test fails."""
 
-    def __init__(self, folder: Path, states: Path, seed: int) -> None:
+    def __init__(self, folder: Path, states: Path, seed: int, script: Path = SCRIPT) -> None:
         self.folder = folder
         self.states = states
         self.seed = seed
+        self.script = script
         self.rng = random.Random(seed)
         self.nodes: list[NodeProcess] = []
 
@@ -32,7 +33,7 @@ class Arena:
         return f"{self.folder}/store"
 
     def start(self, kind: str, *options: str) -> NodeProcess:
-        node = NodeProcess(self.folder, self.states, kind, *options)
+        node = NodeProcess(self.folder, self.states, kind, *options, script=self.script)
         self.nodes.append(node)
         return node
 
@@ -96,12 +97,12 @@ def fill(disk: Path) -> Path:
 
 
 @contextlib.contextmanager
-def arena_in(folder: Path, seed: int) -> Iterator[Arena]:
+def arena_in(folder: Path, seed: int, script: Path = SCRIPT) -> Iterator[Arena]:
     """Give a test its arena. The seed and the folder are printed, so a test that fails says where to look."""
     print(f"seed {seed}, store {folder}/store, log {folder}/node.log")
     memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="holdfast-chaos-", dir=memory) as states:
-        arena = Arena(folder, Path(states), seed)
+        arena = Arena(folder, Path(states), seed, script)
         (folder / "dropped").mkdir()
         try:
             yield arena

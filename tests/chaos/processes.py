@@ -29,13 +29,13 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
 class NodeProcess:
     """A node in a session of its own. What it says is appended to `node.log` in its folder."""
 
-    def __init__(self, folder: Path, states: Path, kind: str, *options: str) -> None:
+    def __init__(self, folder: Path, states: Path, kind: str, *options: str, script: Path = SCRIPT) -> None:
         self._orphans: list[int] = []
         self.messages = folder / "node.log"
         self.said_from = self.messages.stat().st_size if self.messages.exists() else 0
         with open(self.messages, "ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, str(SCRIPT), str(folder), kind, *options],
+                [sys.executable, str(script), str(folder), kind, *options],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
