@@ -90,6 +90,11 @@ class Ingest:
         self._plans = SparkCheckpoint(store.absolute(path)) if isinstance(store, LocalStore) else None
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix=f"holdfast-plans-{located.stream}")
 
+    @property
+    def query(self) -> StreamingQuery | None:
+        """The query that was started last."""
+        return self._query
+
     def take_what_is_there(self) -> None:
         """Run until everything that the source has now is in the stream."""
         self._available_now = True
