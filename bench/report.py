@@ -155,6 +155,18 @@ def scale_pictures(figures: Result) -> list[tuple[str, str]]:
     return [("W1 by slots, units, keys and executors", bar_picture(figures["tuples_per_second"], "tuples/s"))]
 
 
+def ingest_pictures(figures: Result) -> list[tuple[str, str]]:
+    shown = [
+        (
+            "A streaming DataFrame into the log, and into Parquet files",
+            bar_picture(figures["rows_per_second"], "rows/s"),
+        )
+    ]
+    if figures.get("messages_per_second"):
+        shown.append(("A Kafka topic", bar_picture(figures["messages_per_second"], "messages/s")))
+    return shown
+
+
 PICTURES: Final[Mapping[str, Callable[[Result], list[tuple[str, str]]]]] = {
     "wave": wave_pictures,
     "windows": windows_pictures,
@@ -163,6 +175,7 @@ PICTURES: Final[Mapping[str, Callable[[Result], list[tuple[str, str]]]]] = {
     "state": state_pictures,
     "executor_loss": executor_loss_pictures,
     "scale": scale_pictures,
+    "ingest": ingest_pictures,
 }
 """By program; the results of another one are shown without a picture."""
 

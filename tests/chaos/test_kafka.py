@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import json
+import os
 import signal
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -20,6 +24,7 @@ from tests.chaos.arena import Arena, arena_in
 from tests.chaos.kafka_pipeline import STEP_US, TOPIC
 from tests.chaos.oracle import Rows, counted, rows_in
 from tests.chaos.processes import NodeProcess, wait_until
+from tests.components.jars import jars_of
 from tests.components.kafka import Broker
 
 from holdfast.connect.consumer import Consumer
@@ -28,6 +33,7 @@ from holdfast.log.inspect import read_ledger
 from holdfast.log.local_store import LocalStore
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(600)]
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "kafka.py"
 PARTITIONS = 3
 NAMES = 97
 NUMBERS_A_PIECE = 500
@@ -94,6 +100,28 @@ def fed_broker(folder: Path) -> Iterator[tuple[Broker, Feed]]:
         finally:
             with contextlib.suppress(AssertionError):
                 feed.finish()
+
+
+def send(address: str, topic: str, texts: list[str]) -> None:
+    producer = Producer({"bootstrap.servers": address})
+    for text in texts:
+        producer.produce(topic, text.encode())
+    assert producer.flush(60) == 0
+
+
+def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:
+    with Broker(tmp_path / "kafka") as broker:
+        sales = [{"item": "apple", "price": 0.5, "sold_at": f"2026-11-19T10:00:{second:02d}Z"} for second in range(40)]
+        send(broker.address, "sales", [json.dumps(sale) for sale in sales])
+        program = f"import runpy; runpy.run_path({str(EXAMPLE)!r})['pipeline'].run(available_now=True)"
+        jars = ",".join(map(str, jars_of("connector")))
+        environment = os.environ | {"KAFKA": broker.address, "KAFKA_JARS": jars, "HOLDFAST_STATE_DIR": str(tmp_path)}
+        ran = subprocess.run(
+            [sys.executable, "-c", program], cwd=tmp_path, env=environment, capture_output=True, text=True
+        )
+        assert ran.returncode == 0, ran.stderr
+    rows = pq.read_table(tmp_path / "out" / "totals").to_pylist()
+    assert [(row["item"], row["sales"], row["total"]) for row in rows] == [("apple", 10, 5.0)] * 4
 
 
 def disturb(target: str, arena: Arena, broker: Broker, node: NodeProcess) -> None:

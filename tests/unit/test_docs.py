@@ -32,6 +32,12 @@ def test_the_pipeline_in_the_readme_is_the_example() -> None:
     assert block == (ROOT / "examples" / "retail.py").read_text(encoding="utf-8")
 
 
+def test_the_kafka_pipeline_in_the_docs_is_the_example() -> None:
+    page = (ROOT / "docs" / "sources.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```python\n(.*?)```", section(page, "### Kafka"), re.DOTALL)
+    assert block == (ROOT / "examples" / "kafka.py").read_text(encoding="utf-8")
+
+
 def test_links_lead_somewhere() -> None:
     assert broken_links() == []
 
