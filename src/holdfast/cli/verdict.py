@@ -35,7 +35,11 @@ def verdict_of(status: PipelineStatus) -> Verdict:
     if state == "stopped" and not damaged:
         problems.append("no node runs: it was stopped or killed. Nothing committed is lost: start it again")
     if state == "running":
-        problems += [f"the query of {each.name} {query_text(each.query)}" for each in _down(status) if each.query]
+        problems += [
+            f"the query of {each.name} {query_text(each.query)}"
+            for each in status.streams
+            if each.query is not None and each.query.is_down
+        ]
         problems += _held_up(status)
     problems += [
         f"the consumer {each.name!r} of {each.stream} was not seen for so long that its place is kept no more"
@@ -81,15 +85,6 @@ def _lags(source: StreamStatus) -> bool:
     return not source.ended and (source.lag_s is None or source.lag_s > LAG_SAID_S)
 
 
-def _down(status: PipelineStatus) -> list[StreamStatus]:
-    """Return the sources whose query has died, and has not looked at its source since."""
-    return [each for each in status.streams if each.query is not None and is_down(each.query)]
-
-
-def is_down(query: QueryState) -> bool:
-    return query.phase == "dead" or (query.phase == "starting" and query.deaths > 0)
-
-
 def query_text(query: QueryState) -> str:
     """Return since when a query is down, why, and when it is tried again."""
     times = "" if query.deaths < 2 else f", {query.deaths} times in a row"
@@ -107,7 +102,7 @@ def _reason(source: StreamStatus) -> str:
             if source.lag_s is None
             else f"whose boundary is {source.lag_s:.1f} s behind"
         )
-        if is_down(source.query):
+        if source.query.is_down:
             return f"{source.name}, {lag}: its query is down"
         return f"{source.name}, {lag}: its query runs, and has not looked at its source for so long"
     if writer is None:

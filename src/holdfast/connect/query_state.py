@@ -33,6 +33,11 @@ class QueryState(msgspec.Struct, frozen=True):
     cause: str | None = None
     next_try_us: int | None = None
 
+    @property
+    def is_down(self) -> bool:
+        """Whether it has died, and has not looked at its source since."""
+        return self.phase == "dead" or (self.phase == "starting" and self.deaths > 0)
+
     def started(self, now_us: int) -> QueryState:
         """Return the state of a query that has been started, and has not yet looked at its source."""
         since_us = self.since_us if self.deaths else now_us
@@ -53,8 +58,8 @@ class QueryState(msgspec.Struct, frozen=True):
         return QueryState("dead", since_us, deaths + 1, cause, now_us + pause_us)
 
     def stopped(self, now_us: int) -> QueryState:
-        """Return the state after its keeper has stopped it; one that was dead stays so."""
-        return self if self.phase == "dead" else QueryState("stopped", now_us)
+        """Return the state after its keeper has stopped it; one that was down stays so."""
+        return self if self.is_down else QueryState("stopped", now_us)
 
 
 def new_query(now_us: int) -> QueryState:

@@ -53,7 +53,8 @@ def test_looking_again_changes_nothing_and_a_dead_query_does_not_look() -> None:
     assert running.looked(3) is running
     dead = running.died(4, "x")
     assert dead.looked(5) is dead
-    assert dead.stopped(6) is dead and running.stopped(6).phase == "stopped"
+    trying = dead.started(5)
+    assert dead.stopped(6) is dead and trying.stopped(6) is trying and running.stopped(6).phase == "stopped"
 
 
 def test_the_state_is_kept_and_a_damaged_one_is_named(tmp_path: Path) -> None:
