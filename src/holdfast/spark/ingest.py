@@ -79,6 +79,7 @@ class Ingest:
         self._available_now = False
         self._raised: Exception | None = None
         """What a batch raised: Spark only tells of it in its own words."""
+        self._has_stream = False
         self._known = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -132,8 +133,8 @@ class Ingest:
                 self._frame.sparkSession.streams.removeListener(self._looks)
         self._syncing.shutdown(wait=True)
         self._become(self._state.stopped(self._clock.now_us()))
-        # A query that was dead has not looked: its bucket stays open until one has.
-        self._writer.close(complete=self._state.phase == "stopped")
+        # Only who has looked ends the bucket: not a query that was down, nor one that may not write the stream.
+        self._writer.close(complete=self._has_stream and self._state.phase == "stopped")
 
     # The query
 
@@ -151,16 +152,19 @@ class Ingest:
             query = writer.start()
         self._query = query
         self._name = f"query-{query.id}"
-        self._looks.run = str(query.runId)
         try:
             self._writer.take_over(self._name, self._adopt)
         except HoldfastError as error:
             self._raised = error
-        finally:
             self._known.set()
-        if self._raised is not None:
             query.stop()
-            raise self._raised
+            raise
+        self._has_stream = True
+        self._looks.run = str(query.runId)
+        self._known.set()
+        if self._stopping.is_set():
+            # Whoever stops has not seen this one.
+            query.stop()
         return query
 
     def _batch(self, rows: DataFrame, batch: int) -> None:
