@@ -154,7 +154,7 @@ class Ingest:
         self._name = f"query-{query.id}"
         try:
             self._writer.take_over(self._name, self._adopt)
-        except HoldfastError as error:
+        except Exception as error:
             self._raised = error
             self._known.set()
             query.stop()
