@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import AlreadyExists, Misconfigured, StoreCorrupt, StoreUnfit
+from holdfast.errors import AlreadyExists, HoldfastError, Misconfigured, StoreCorrupt, StoreUnfit
 from holdfast.log.local_store import LocalStore
 from holdfast.log.store import open_store, validate_name
 from holdfast.log.watch import POLL_INTERVAL_S, Watch
@@ -129,6 +129,14 @@ def load(store: Store) -> Catalog:
         return msgspec.json.decode(data, type=Catalog)
     except msgspec.MsgspecError as error:
         raise StoreCorrupt(f"{store.url}/{CATALOG_PATH} cannot be read: {error}. Restore it from a copy.") from error
+
+
+def kept_shards(store_url: str, pipeline: str) -> int | None:
+    """Return how many shards a pipeline's folder has; None where there is no folder that can be read."""
+    try:
+        return load(open_store(f"{store_url.rstrip('/')}/{pipeline}")).topology.shards
+    except HoldfastError:
+        return None
 
 
 def streams(topology: Topology) -> dict[str, tuple[Source | Stage | StreamSide, pa.Schema]]:

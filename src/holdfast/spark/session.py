@@ -8,6 +8,8 @@ Guarantees:
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -60,6 +62,11 @@ def session(name: str, **conf: str) -> SparkSession:
     Without a master from spark-submit, `conf` or `holdfast run --master` it is `local[*]`. The JVM starts from a class
     archive (`jvm`).
     """
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise SessionUnfit(
+            "holdfast needs a classic Spark session, and Spark Connect cannot run waves: unset SPARK_REMOTE and "
+            "SPARK_CONNECT_MODE_ENABLED, and start the program where the driver is to be"
+        )
     _worker_environment()
     given = "PYSPARK_GATEWAY_PORT" in os.environ
     own = not given and not _has_gateway()
@@ -73,8 +80,6 @@ def session(name: str, **conf: str) -> SparkSession:
         os.environ.pop(ahead.VARIABLE, None)
     from pyspark.sql import SparkSession
 
-    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
-        raise SessionUnfit("holdfast needs a classic Spark session; unset SPARK_REMOTE: Spark Connect cannot run waves")
     fresh = SparkSession.getActiveSession() is None
     builder = SparkSession.builder.appName(name)
     master = conf.get("spark.master") or os.environ.get("HOLDFAST_MASTER") or (None if given else "local[*]")
@@ -90,6 +95,7 @@ def session(name: str, **conf: str) -> SparkSession:
     sys.setswitchinterval(0.0005)
     if fresh:
         _wake_workers(spark)
+        atexit.register(_hush, spark)
     return spark
 
 
@@ -100,6 +106,12 @@ def _cluster_settings(master: str | None) -> dict[str, str]:
     from holdfast.spark.cluster import cluster_settings
 
     return cluster_settings(master)
+
+
+def _hush(spark: SparkSession) -> None:
+    """Keep the JVM from telling how its work was cut off: this process ends, and takes it along."""
+    with contextlib.suppress(Exception):
+        spark.sparkContext.setLogLevel("OFF")
 
 
 def _has_gateway() -> bool:

@@ -23,7 +23,7 @@ from holdfast.plan import ConsoleSink, ProducerSource, Sink, Source, Stage, Stag
 
 SALES = pa.schema([("item", pa.string()), ("price", pa.float64())])
 PACKED = SALES.serialize().to_pybytes()
-COMMANDS = ["run", "status", "demo", "log", "consume"]
+COMMANDS = ["run", "explain", "status", "demo", "log", "consume"]
 
 
 @pytest.fixture
