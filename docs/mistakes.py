@@ -2,8 +2,8 @@
 
     python -m docs.mistakes
 
-`make docs` does it. A mistake is `tests/golden/mistakes/NN-name.py`: its docstring is a heading, what to do, and the command;
-what stands below `# The mistake:` is shown. `NN-name.txt` beside it is what the command prints.
+`make docs` does it. A mistake is `tests/golden/mistakes/NN-name.py`: its docstring is a heading, what to do, and the
+command; what stands below `# The mistake:` is shown. `NN-name.txt` beside it is what the command prints.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ PAGE: Final = ROOT / "docs" / "mistakes.md"
 MARK: Final = "# The mistake:\n"
 HEAD: Final = """# Mistakes, and what they print
 
-The mistakes that are made most often. Each is made for real in the tests, and what stands here is what it printed there; only
-paths, process ids and times were made plain. A message names what failed, what was expected and what to do, and a mistake in a
-program the line that made it (line numbers here are those of the whole programs, in `tests/golden/mistakes`). What each kind of
-error means is in [error messages](errors.md).
+The mistakes that are made most often. Each is made for real in the tests, and what stands here is what it printed
+there; only paths, process ids and times were made plain. A message names what failed, what was expected and what to
+do, and the line of the program where there is one (lines here are those of the whole programs, which are in
+`tests/golden/mistakes`). What each kind of error means is in [error messages](errors.md).
 """
 
 

@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import os
+import re
 import runpy
 import signal
 import sys
@@ -26,6 +27,7 @@ from holdfast.pipeline.program import Program, watched
 EXIT_INTERRUPTED = 130
 EXIT_FUTILE = 78
 """What sysexits.h calls a wrong configuration: a person has to do something before the next start."""
+_HAS_LINE = re.compile(r"\(at .+:\d+\)$")
 _OPTIONS = ("--json", "--debug", "--available-now")
 
 
@@ -97,7 +99,9 @@ def tell(error: Exception, file: str, options: Sequence[str]) -> None:
     if "--json" in options:
         print(msgspec.json.encode({"error": name, "message": str(error)}).decode(), file=sys.stderr)
     elif isinstance(error, HoldfastError):
-        print(f"holdfast: {name}: {error}", file=sys.stderr)
+        # Where it came up says little of a failure in the middle of a run; of what was asked for it is all.
+        line = _place(error, file) if isinstance(error, Misconfigured) and not _HAS_LINE.search(str(error)) else ""
+        print(f"holdfast: {name}: {error}{line}", file=sys.stderr)
     else:
         hint = "" if "--debug" in options else " (--debug shows the way there)"
         print(f"holdfast: {name}: {_text(error)}{_place(error, file)}{hint}", file=sys.stderr)

@@ -23,6 +23,7 @@ from holdfast.log.local_store import LocalStore
 from holdfast.log.store import open_store, validate_name
 from holdfast.log.watch import POLL_INTERVAL_S, Watch
 from holdfast.model import FORMAT_VERSION
+from holdfast.operators.words import stage_text
 from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Step, StreamSource, Topology
 from holdfast.ports import Store
 
@@ -300,12 +301,26 @@ def _readable(value: Any) -> Any:
 
 
 def _differences(there: Topology, asked: Topology) -> list[str]:
-    found = list(_compare("", _essence(there), _essence(asked)))
+    left, right = _essence(there), _essence(asked)
+    found = _changed_steps(there, asked, left, right) + _compare("", left, right)
     streams_there = {sink.name: sink.stream for sink in there.sinks}
     for sink in asked.sinks:
         stream = streams_there.get(sink.name, sink.stream)
         if stream != sink.stream:
             found.append(f"sink {sink.name}: it took stream {stream!r}, now {sink.stream!r}")
+    return found
+
+
+def _changed_steps(there: Topology, asked: Topology, left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """Say as one would write it what stages do that do something else now; that is taken out of both essences."""
+    now = {stage.name: stage for stage in asked.stages}
+    found = []
+    for stage in there.stages:
+        if stage.name not in now or stage_text(stage) == stage_text(now[stage.name]):
+            continue
+        found.append(f"the stage {stage.name!r} was {stage_text(stage)}, now {stage_text(now[stage.name])}")
+        for essence in (left, right):
+            del essence["stages"][stage.name]
     return found
 
 

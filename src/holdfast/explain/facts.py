@@ -13,8 +13,8 @@ import msgspec
 import pyarrow as pa
 
 from holdfast import plan
-from holdfast.explain.words import aggregates_texts, duration_text, expression_text, steps_texts, window_text
 from holdfast.operators.types import quoted, spark_type
+from holdfast.operators.words import aggregates_texts, duration_text, expression_text, steps_texts, window_text
 from holdfast.origins import behind
 from holdfast.state.layout import StateLayout
 

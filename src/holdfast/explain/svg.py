@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast.explain.facts import PipelineFacts, SinkFacts, SourceFacts, StageFacts
 from holdfast.explain.layers import Box, Layout, Link, Placed, Route, layout
-from holdfast.explain.text import Line, edge_text, sink_lines, source_lines, stage_lines
+from holdfast.explain.text import Line, edge_text, printable, sink_lines, source_lines, stage_lines
 
 CHARACTER: Final = 7.0
 """Width of a character at `FONT_SIZE`: a little more than the widest of the usual fonts of fixed width has."""
@@ -133,7 +133,7 @@ def _key(sink: SinkFacts) -> str:
 
 def _wrapped(card: _Card) -> Iterator[Line]:
     for label, text in card.lines:
-        for number, line in enumerate(textwrap.wrap(text, TEXT_CHARACTERS, break_on_hyphens=False)):
+        for number, line in enumerate(textwrap.wrap(printable(text), TEXT_CHARACTERS, break_on_hyphens=False)):
             yield label if number == 0 else "", line
 
 

@@ -7,6 +7,7 @@ Invariants:
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Iterator
 from typing import Final
@@ -42,7 +43,7 @@ def _lines(facts: PipelineFacts, width: int) -> Iterator[str]:
             yield row.first
             continue
         room = max(_TEXT_WIDTH_MIN, width - len(row.first) - 1)
-        (name, what), *details = described[row.node]
+        (name, what), *details = [(label, printable(text)) for label, text in described[row.node]]
         first, *rest = textwrap.wrap(f"{name}  {what}", room, subsequent_indent="  ", break_on_hyphens=False)
         yield f"{row.first} {first}"
         for line in rest:
@@ -153,6 +154,11 @@ def promise_lines(promises: Promises) -> Iterator[Line]:
 def edge_text(edge: EdgeFacts) -> str:
     """Return a stream with the steps on the way, as one would write it."""
     return edge.stream + "".join(f".{step}" for step in edge.steps)
+
+
+def printable(text: str) -> str:
+    """Return a text without what would move a terminal's cursor, or is not allowed in a picture."""
+    return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
 
 
 def _counted(count: int, noun: str) -> str:

@@ -294,7 +294,7 @@ class Pipeline:
     def _check_new(self, name: str) -> None:
         check_name(name, "a stream")
         if name in self._sources or name in self._stages:
-            raise AlreadyExists(f"the pipeline {self.name!r} has a stream {name!r} already; names are unique")
+            raise AlreadyExists(f"the pipeline {self.name!r} has a stream {name!r} already; choose another name")
 
 
 def _defaults(dials: Mapping[str, Any]) -> int | None:

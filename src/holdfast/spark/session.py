@@ -144,7 +144,7 @@ def require(spark: SparkSession) -> None:
     require_classic(spark)
     conf = spark.sparkContext.getConf()
     lacks = [
-        f"{name} is {conf.get(name, 'not set')!r} and must be {value!r} ({reason})"
+        f"{name} is {_shown(conf.get(name, None))} and must be {value!r} ({reason})"
         for name, (value, reason) in REQUIRED.items()
         if (conf.get(name, None) or "").lower() != value.lower()
     ]
@@ -153,6 +153,10 @@ def require(spark: SparkSession) -> None:
             "this Spark session cannot run waves: " + "; ".join(lacks) + ". Use hf.session(name), or put hf.settings() "
             "into your own builder before the session is made"
         )
+
+
+def _shown(value: str | None) -> str:
+    return "not set" if value is None else repr(value)
 
 
 def require_classic(spark: SparkSession) -> None:

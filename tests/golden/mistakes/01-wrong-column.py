@@ -5,8 +5,6 @@ Spark checks each step at the line where it is written, and says which columns t
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)

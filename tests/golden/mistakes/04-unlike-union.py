@@ -1,12 +1,10 @@
 """A union of streams with other columns
 
-`union` goes by the place of the columns, and so does its message. With `unionByName` and a `select` on each side before, it
-is plain what goes where.
+`union` goes by the place of the columns. Bring both sides to the same columns with `select`, or use
+`unionByName(south, allowMissingColumns=True)`, which fills what is missing with nulls.
 
     holdfast run program.py
 """
-
-from pyspark.sql import functions as F
 
 import holdfast as hf
 

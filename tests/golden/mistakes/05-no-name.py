@@ -5,8 +5,6 @@ Only a stream with a name is kept, so only that can be sent somewhere.
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)

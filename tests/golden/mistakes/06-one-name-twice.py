@@ -5,8 +5,6 @@ A name is the folder of a stream. Give the second one a name of its own.
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)

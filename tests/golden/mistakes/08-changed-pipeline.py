@@ -5,8 +5,6 @@ What is in the store was made by the old steps, and a replay would make somethin
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)

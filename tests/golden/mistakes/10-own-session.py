@@ -5,10 +5,10 @@
     holdfast run program.py
 """
 
-import holdfast as hf
-
 # The mistake:
 from pyspark.sql import SparkSession
+
+import holdfast as hf
 
 spark = SparkSession.builder.master("local[1]").getOrCreate()
 pipeline = hf.Pipeline("retail", store="retail-store")

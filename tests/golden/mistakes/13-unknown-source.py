@@ -5,8 +5,6 @@ The pipeline's folder is made at its first start, or by `pipeline.create()`; fro
     python program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)
@@ -15,5 +13,5 @@ north.filter("price > 1").named("dear")
 pipeline.create()
 
 # The mistake:
-with hf.Producer("retail-store", "noth") as producer:
+with hf.Producer("retail-store", "noth", wait="1 second") as producer:
     producer.send([{"item": "apple", "price": 0.8}])

@@ -5,8 +5,6 @@ A value is only changed where nothing of it can be lost. Nothing of this `send` 
     python program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)

@@ -5,8 +5,6 @@ Sources, named streams and what went to the side (`north.late`, `north.rejects`)
     python program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)
@@ -15,6 +13,6 @@ north.filter("price > 1").named("dear")
 pipeline.create()
 
 # The mistake:
-with hf.Consumer("retail-store", "daer") as consumer:
+with hf.Consumer("retail-store", "daer", wait="1 second") as consumer:
     for table in consumer:
         print(table)

@@ -5,8 +5,6 @@ A stream has one writer. If the other one was meant to be dead: it is not.
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 running = hf.Pipeline("retail", store="retail-store", shards=2)

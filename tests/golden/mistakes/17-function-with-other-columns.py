@@ -5,8 +5,6 @@ The schema given to `mapInArrow` is a promise: names, types and their order.
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)

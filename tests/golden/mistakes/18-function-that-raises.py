@@ -6,7 +6,7 @@ The row is named, and nothing is lost: mend the function and start again. With `
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
+import pyarrow as pa
 
 import holdfast as hf
 
@@ -18,7 +18,7 @@ north = pipeline.source("north", "item string, price double, sold_at timestamp")
 def loud(batches):
     for batch in batches:
         items = [item.upper() for item in batch["item"].to_pylist()]
-        yield batch.set_column(0, "item", [items])
+        yield batch.set_column(0, "item", pa.array(items))
 
 
 north.mapInArrow(loud, "item string, price double, sold_at timestamp").named("loud")

@@ -5,12 +5,12 @@ What a named consumer has not read is kept for a week from its last `commit`, or
     python program.py
 """
 
-from holdfast.connect.catalog import locate
-from holdfast.log.stream_log import StreamLog
-from holdfast.model import Trimmed
 from tests.spark.flow import HandClock
 
 import holdfast as hf
+from holdfast.connect.catalog import locate
+from holdfast.log.stream_log import StreamLog
+from holdfast.model import Trimmed
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2, bucket="1 second")
 north = pipeline.source("north", "item string, price double")

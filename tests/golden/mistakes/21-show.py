@@ -5,8 +5,6 @@ A stream goes on for ever, so nothing can be collected of it. There are three wa
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
-
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)

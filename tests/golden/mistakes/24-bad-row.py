@@ -6,14 +6,12 @@ Nothing is skipped silently. Mend the file and start again, or let such rows go 
     holdfast run program.py
 """
 
-from pyspark.sql import functions as F
+import pathlib
 
 import holdfast as hf
 
 pipeline = hf.Pipeline("retail", store="retail-store", shards=2)
 north = pipeline.source("north", "item string, price double, sold_at timestamp")
-
-import pathlib
 
 pathlib.Path("in").mkdir()
 pathlib.Path("in/monday.csv").write_text("item,price\napple,0.80\npear,cheap\n")

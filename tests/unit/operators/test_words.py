@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.explain.terminal import shows_unicode
-from holdfast.explain.words import aggregate_text, duration_text, expression_text, steps_texts, window_text
+from holdfast.operators.words import aggregate_text, duration_text, expression_text, steps_texts, window_text
 from holdfast.plan import (
     Aggregate,
     Call,

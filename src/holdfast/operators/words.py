@@ -11,8 +11,10 @@ import datetime
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import pyarrow as pa
+
 from holdfast import plan
-from holdfast.operators.types import quoted
+from holdfast.operators.types import arrow_type, quoted
 
 _INFIX: Final = {
     "multiply": ("*", 6),
@@ -130,8 +132,6 @@ def _case(arguments: Sequence[plan.Expression], columns: Texts) -> str:
 
 def _field(call: plan.Call, columns: Texts) -> str:
     """Return `struct.field`: the plan knows a field by its place, the type's text by its name."""
-    from holdfast.operators.types import arrow_type
-
     struct, place = call.arguments
     base = _inside(struct, columns, _BINDS_MOST)
     assert isinstance(place, plan.Constant) and isinstance(place.value, int), "a field has a place"
@@ -235,3 +235,25 @@ def window_text(window: plan.TimeWindow | plan.CountWindow) -> str:
     if window.start_us:
         parts.append(duration_text(window.start_us) if window.start_us > 0 else f"-{duration_text(-window.start_us)}")
     return f"window({', '.join(parts)})"
+
+
+def stage_text(stage: plan.Stage) -> str:
+    """Return all that a stage does to rows, as one would write it."""
+    inputs = [read.stream + _called(steps_texts(read.steps, _names(read.schema))) for read in stage.inputs]
+    text = inputs[0] if len(inputs) == 1 else f"({' + '.join(inputs)})"
+    names = _names(stage.union_schema)
+    if stage.aggregation is not None:
+        aggregation = stage.aggregation
+        keys = [_named(key, {}) for key in aggregation.keys]
+        keys += [] if aggregation.window is None else [window_text(aggregation.window)]
+        text += f".groupBy({', '.join(keys)}).agg({', '.join(aggregates_texts(aggregation))})"
+        names = [column.name for column in aggregation.outputs]
+    return text + _called(steps_texts(stage.steps, names))
+
+
+def _called(steps: Sequence[str]) -> str:
+    return "".join(f".{step}" for step in steps)
+
+
+def _names(schema: bytes) -> list[str]:
+    return list(pa.ipc.read_schema(pa.py_buffer(schema)).names)
