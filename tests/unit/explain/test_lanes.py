@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.explain.lanes import Node, lanes_of
+
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def drawn(*nodes: Node) -> list[str]:
@@ -62,7 +64,7 @@ ARMS = {
 }
 
 
-@settings(max_examples=200, deadline=None)
+@MANY
 @given(graphs())
 def test_every_line_ends_where_another_begins(nodes: list[Node]) -> None:
     rows = lanes_of(nodes)
@@ -88,7 +90,7 @@ def test_every_line_ends_where_another_begins(nodes: list[Node]) -> None:
         above = below
 
 
-@settings(max_examples=100, deadline=None)
+@MANY
 @given(graphs())
 def test_as_many_lanes_come_into_a_node_as_it_reads_streams(nodes: list[Node]) -> None:
     left = Counter(name for node in nodes for name in node.inputs)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.explain.layers import Box, Layout, Link, Placed, Route, layout
+
+MANY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 @st.composite
@@ -56,7 +58,7 @@ def overlap(one: Placed, other: Placed) -> bool:
     )
 
 
-@settings(max_examples=150, deadline=None)
+@MANY
 @given(graphs())
 def test_nothing_stands_or_runs_over_a_box(graph: tuple[list[Box], list[Link]]) -> None:
     boxes, links = graph
@@ -72,7 +74,7 @@ def test_nothing_stands_or_runs_over_a_box(graph: tuple[list[Box], list[Link]]) 
     )
 
 
-@settings(max_examples=100, deadline=None)
+@MANY
 @given(graphs())
 def test_lines_lead_from_left_to_right_from_box_to_box(graph: tuple[list[Box], list[Link]]) -> None:
     boxes, links = graph
