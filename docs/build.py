@@ -34,7 +34,16 @@ ROOT: Final = Path(__file__).resolve().parents[1]
 DIAGRAMS: Final[Mapping[str, Mapping[Any, Enum]]] = {"unit": TRANSITIONS, "delivery": DELIVERY_TRANSITIONS}
 FRONT: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
 GUIDE: Final = (
-    *("getting-started", "sources", "windows", "stages", "sinks", "operating", "performance", "mistakes", "errors"),
+    "getting-started",
+    "sources",
+    "windows",
+    "stages",
+    "sinks",
+    "operating",
+    "clusters",
+    "performance",
+    "mistakes",
+    "errors",
 )
 STYLE: Final = (
     "body{max-width:56rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:#222}"

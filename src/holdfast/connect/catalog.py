@@ -13,6 +13,7 @@ import hashlib
 import os
 import time
 import uuid
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
@@ -214,8 +215,10 @@ def locate(store_url: str, stream: str) -> Located:
     if found:
         names = ", ".join(f"{each.topology.name}/{name}" for each in found)
         raise Misconfigured(f"the store {store_url!r} holds several streams {name!r}. Say which: {names}.")
-    there = ", ".join(known or folders)
-    raise Misconfigured(f"the store {store_url!r} has no stream {stream!r}. There are: {there}.")
+    there = known or list(folders)
+    near = get_close_matches(name, [each.rpartition("/")[2] for each in there], n=1)
+    meant = f"Did you mean {near[0]!r}? " if near else "Check the name, or run the pipeline that has it. "
+    raise Misconfigured(f"the store {store_url!r} has no stream {stream!r}. {meant}There are: {', '.join(there)}.")
 
 
 def _where_it_lies(found: Located) -> Located:

@@ -16,7 +16,7 @@ from typing import Final
 
 from holdfast.explain.facts import PipelineFacts, SinkFacts, SourceFacts, StageFacts
 from holdfast.explain.layers import Box, Layout, Link, Placed, Route, layout
-from holdfast.explain.text import Line, edge_text, printable, sink_lines, source_lines, stage_lines
+from holdfast.explain.text import Line, counted, edge_text, printable, sink_lines, source_lines, stage_lines
 
 CHARACTER: Final = 7.0
 """Width of a character at `FONT_SIZE`: a little more than the widest of the usual fonts of fixed width has."""
@@ -72,7 +72,7 @@ def svg_of(facts: PipelineFacts) -> str:
 
 
 def _document(facts: PipelineFacts, placed: Layout, parts: Sequence[str]) -> str:
-    about = f"{_many(facts.shards, 'shard')}, buckets of {facts.bucket}, time zone {facts.time_zone}"
+    about = f"{counted(facts.shards, 'shard')}, buckets of {facts.bucket}, time zone {facts.time_zone}"
     title_width = len(facts.name) * 11 + 16 + len(about) * CHARACTER
     width = round(max(placed.width, title_width, _LEGEND_WIDTH) + 2 * MARGIN)
     height = round(placed.height + TITLE_HEIGHT + LEGEND_HEIGHT + 2 * MARGIN)
@@ -179,7 +179,3 @@ def _route(route: Route, kind: str | None) -> str:
     x, y = route.points[-1]
     head = f'<path class="arrow" d="M{x:.1f} {y:.1f}l-{ARROW * 1.4:.1f} {-ARROW / 1.6:.1f}v{ARROW * 1.25:.1f}z"/>'
     return f'<path class="edge{" rekeyed" if kind == "re-keyed" else ""}" d="{path}"/>{head}'
-
-
-def _many(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -34,7 +34,7 @@ def text_of(facts: PipelineFacts, width: int = 80, ascii_only: bool = False) -> 
 
 
 def _lines(facts: PipelineFacts, width: int) -> Iterator[str]:
-    head = f"{facts.name}: {_counted(facts.shards, 'shard')}, buckets of {facts.bucket}, time zone {facts.time_zone}"
+    head = f"{facts.name}: {counted(facts.shards, 'shard')}, buckets of {facts.bucket}, time zone {facts.time_zone}"
     yield from textwrap.wrap(head, width, break_on_hyphens=False)
     yield ""
     described = {name: list(lines) for name, lines in _descriptions(facts).items()}
@@ -120,7 +120,7 @@ def source_lines(source: SourceFacts) -> Iterator[Line]:
 
 def stage_lines(stage: StageFacts) -> Iterator[Line]:
     """Yield the name of a stage, then what it reads, does, keeps and promises."""
-    yield stage.name, f"stage in {_counted(stage.shards, 'shard')}"
+    yield stage.name, f"stage in {counted(stage.shards, 'shard')}"
     for number, edge in enumerate(stage.inputs):
         yield "from" if number == 0 else "", edge_text(edge)
     by_reason: dict[tuple[str, str], None] = dict.fromkeys((edge.kind, edge.reason) for edge in stage.inputs)
@@ -161,5 +161,6 @@ def printable(text: str) -> str:
     return text if text.isprintable() else json.dumps(text, ensure_ascii=False)
 
 
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
+    """Return a number and a noun that agree."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

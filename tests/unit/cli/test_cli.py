@@ -195,6 +195,10 @@ def test_verify_finds_damage_and_repair_names_what_is_lost(url: str, capsys: pyt
     assert main(["log", "repair", url, "retail/north", "--json"]) == 1
     (repaired,) = lines(capsys)
     assert repaired["mended"] == 0 and len(repaired["lost"]) == 1
+    assert main(["log", "repair", url, "retail/north"]) == 1
+    shown = capsys.readouterr()
+    assert "1 lost" in shown.out and "from a backup" in shown.err
+    assert "log repair" not in shown.out + shown.err, "whoever repairs is not told to repair"
 
 
 def test_repair_is_refused_while_the_stream_is_written(url: str, capsys: pytest.CaptureFixture[str]) -> None:
