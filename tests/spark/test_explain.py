@@ -78,6 +78,19 @@ def test_shards_are_those_of_the_store_once_there_is_one(spark: SparkSession, tm
     assert again.facts().shards == 7
 
 
+def test_a_stream_of_another_pipeline_is_drawn_as_such(spark: SparkSession, tmp_path: Path) -> None:
+    store = str(tmp_path / "store")
+    first = hf.Pipeline("first", store=store, shards=1)
+    first.source("rows", "a int").filter("a > 1").named("more")
+    first.create()
+    second = hf.Pipeline("second", store=store, shards=2)
+    second.source("more", hf.stream(store, "first/more")).groupBy("a").count().named("counts")
+    shown = text_of(second.facts(), 120)
+    assert "more  source: the stream more of another pipeline, " in shown
+    assert "as the other pipeline has split it" in shown and "what the other pipeline has committed" in shown
+    assert "re-keyed    rows of more may be in any shard, so they are picked by the hash of a" in shown
+
+
 PROGRAM = """
 import sys
 import holdfast as hf

@@ -36,7 +36,8 @@ class SourceFacts(msgspec.Struct, frozen=True):
     kind: str
     schema: str
     tuple_time: str
-    sharded_by: list[str]
+    sharded_by: list[str] | None
+    """None for another pipeline's stream: its rows lie as they lie over there."""
     on_error: str
     promises: Promises
 
@@ -110,24 +111,31 @@ def facts_of(topology: plan.Topology) -> PipelineFacts:
 
 
 def _source(source: plan.Source, topology: plan.Topology) -> SourceFacts:
-    tuple_time = "when a row is logged" if source.tuple_time is None else f"the column {quoted(source.tuple_time)}"
+    when = "when a row was logged there" if source.is_foreign else "when a row is logged"
     return SourceFacts(
         name=source.name,
         kind=_kind_of(source.origin),
         schema=schema_text(source.schema),
-        tuple_time=tuple_time,
-        sharded_by=list(source.shard_by),
+        tuple_time=when if source.tuple_time is None else f"the column {quoted(source.tuple_time)}",
+        sharded_by=None if source.is_foreign else list(source.shard_by),
         on_error=_on_error(source),
         promises=Promises(_logged_once(source.origin), _order_of_source(source), _late(source, topology)),
     )
 
 
-def _kind_of(origin: plan.FilesSource | plan.ProducerSource | plan.QuerySource) -> str:
+Origin = plan.FilesSource | plan.ProducerSource | plan.QuerySource | plan.StreamSource
+
+
+def _kind_of(origin: Origin) -> str:
     if isinstance(origin, plan.FilesSource):
         options = "".join(f", {name}={value}" for name, value in sorted(origin.options.items()))
         return f"{origin.format} files of {origin.path}{options}"
     if isinstance(origin, plan.QuerySource):
         return "a streaming DataFrame, fed by a Structured Streaming query"
+    if isinstance(origin, plan.StreamSource):
+        return (
+            f"the {'source' if origin.kind == 'source' else 'stream'} {origin.stream} of another pipeline, {origin.url}"
+        )
     return "rows of an hf.Producer"
 
 
@@ -141,6 +149,8 @@ def _late(source: plan.Source, topology: plan.Topology) -> str:
 
 
 def _on_error(source: plan.Source) -> str:
+    if source.is_foreign:
+        return "its rows were taken by the other pipeline"
     if source.on_error == "reject":
         return (
             f"a row that cannot be taken goes to {source.name}.rejects with the reason; more than "
@@ -149,15 +159,19 @@ def _on_error(source: plan.Source) -> str:
     return "a row that cannot be taken stops the pipeline and is named; nothing is lost"
 
 
-def _logged_once(origin: plan.FilesSource | plan.ProducerSource | plan.QuerySource) -> str:
+def _logged_once(origin: Origin) -> str:
     if isinstance(origin, plan.FilesSource):
         return "exactly once: each row of a file is logged once"
     if isinstance(origin, plan.QuerySource):
         return "exactly once: a batch that comes again after a crash is logged once"
+    if isinstance(origin, plan.StreamSource):
+        return "exactly once: what the other pipeline has committed, read where it is and kept there for this one"
     return "what send has returned from is safe; a batch sent again under its number is logged once"
 
 
 def _order_of_source(source: plan.Source) -> str:
+    if source.is_foreign:
+        return "as in the other pipeline, bucket by bucket"
     if source.tuple_time is not None:
         return f"that of {quoted(source.tuple_time)}; rows behind what was promised are refused"
     return "as the rows were logged"
@@ -168,7 +182,9 @@ def _order_of_source(source: plan.Source) -> str:
 
 def _keyed_by(topology: plan.Topology) -> dict[str, list[str] | None]:
     """Return the columns whose hash gives a row's shard of each stream; None where rows may be in any."""
-    found: dict[str, list[str] | None] = {source.name: list(source.shard_by) for source in topology.sources}
+    found: dict[str, list[str] | None] = {
+        source.name: None if source.is_foreign else list(source.shard_by) for source in topology.sources
+    }
     for stage in topology.stages:
         if stage.aggregation is not None:
             keys: list[str] | None = [key.name for key in stage.aggregation.keys]

@@ -113,7 +113,10 @@ def source_lines(source: SourceFacts) -> Iterator[Line]:
     yield source.name, f"source: {source.kind}"
     yield "schema", source.schema
     yield "tuple_time", source.tuple_time
-    yield "shards", f"split by {', '.join(source.sharded_by)}" if source.sharded_by else "not split: all in shard 0"
+    if source.sharded_by is None:
+        yield "shards", "as the other pipeline has split it"
+    else:
+        yield "shards", f"split by {', '.join(source.sharded_by)}" if source.sharded_by else "not split: all in shard 0"
     yield "on_error", source.on_error
     yield from promise_lines(source.promises)
 
