@@ -22,6 +22,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+from docs import mistakes
 from docs.diagram import draw
 from markdown_it import MarkdownIt
 from markdown_it.token import Token
@@ -32,7 +33,18 @@ from holdfast.node.units import TRANSITIONS
 ROOT: Final = Path(__file__).resolve().parents[1]
 DIAGRAMS: Final[Mapping[str, Mapping[Any, Enum]]] = {"unit": TRANSITIONS, "delivery": DELIVERY_TRANSITIONS}
 FRONT: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
-GUIDE: Final = ("getting-started", "sources", "windows", "stages", "sinks", "operating", "performance", "errors")
+GUIDE: Final = (
+    "getting-started",
+    "sources",
+    "windows",
+    "stages",
+    "sinks",
+    "operating",
+    "clusters",
+    "performance",
+    "mistakes",
+    "errors",
+)
 STYLE: Final = (
     "body{max-width:56rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:#222}"
     "nav{font-size:.9em}nav a{margin-right:.8em}pre{background:#f5f5f5;padding:.8rem;overflow:auto}"
@@ -160,6 +172,7 @@ def main(arguments: list[str]) -> int:
     """Draw, check and build."""
     target = Path(arguments[0]).resolve() if arguments else ROOT / "docs" / "html"
     draw_diagrams(ROOT / "docs" / "diagrams")
+    mistakes.PAGE.write_text(mistakes.page(), encoding="utf-8")
     broken = broken_links()
     for line in broken:
         print(line, file=sys.stderr)

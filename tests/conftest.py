@@ -11,6 +11,19 @@ import pytest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from tests.golden.golden import Golden
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Golden:
+    """Compare a text with a golden file, or write the file."""
+    from tests.golden.golden import compare
+
+    return lambda name, text: compare(name, text, bool(request.config.getoption("--update-golden")))
 
 
 @pytest.fixture(scope="session")

@@ -156,10 +156,11 @@ GROUPS: list[Case] = [
 ]
 NAMES_AND_SINKS: list[Case] = [
     ("'a.b' cannot name a stream", lambda w: w.rows.select("item").named("a.b")),
-    ("'rows' already; names are unique", lambda w: w.rows.select("item").named("rows")),
+    ("'rows' already; choose another name", lambda w: w.rows.select("item").named("rows")),
     ("has a name already; select from it", lambda w: w.named.named("other")),
     ("a stage has one groupBy; give the result a name", lambda w: w.keyed.count().groupBy("count")),
     ("'out' is not a sink; it can be hf.parquet", lambda w: w.named.to("out")),  # type: ignore[arg-type]
+    ("source 'rows' cannot go to a sink as it is; make a stream of it", lambda w: w.rows.to(hf.console())),
     ("call .named.*before .to", lambda w: w.rows.select("item").to(hf.console())),
     ("rows of hf.console is 'many'", lambda w: hf.console("many")),  # type: ignore[arg-type]
     (
@@ -168,7 +169,7 @@ NAMES_AND_SINKS: list[Case] = [
     ),
     (
         "reads from .*; give the sink a folder",
-        lambda w: w.files("empty", schema="a int").to(hf.parquet(str(w.folder / "empty"))),
+        lambda w: w.files("empty", schema="a int").select("a").named("same").to(hf.parquet(str(w.folder / "empty"))),
     ),
     ("checkpoint is '10 seconds'; it can be hf.snapshot", lambda w: w.named.protect(checkpoint="10 seconds")),
     ("every of hf.snapshot: 10 is not an interval", lambda w: hf.snapshot(10)),  # type: ignore[arg-type]
@@ -211,7 +212,7 @@ def test_sparks_own_errors_carry_the_users_line_as_a_note(spark: SparkSession, t
         assert re.match(r"at .*test_careless_user\.py:\d+$", caught.value.__notes__[0])
 
 
-@pytest.mark.parametrize("name", ["orderBy", "limit", "distinct", "show", "write", "writeStream", "item"])
+@pytest.mark.parametrize("name", ["orderBy", "limit", "item"])
 def test_a_method_that_is_not_there_is_answered_with_those_that_are(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
@@ -220,6 +221,24 @@ def test_a_method_that_is_not_there_is_answered_with_those_that_are(
         getattr(world.rows, name)
     with pytest.raises(AttributeError, match="has no 'pivot'; it has agg"):
         world.keyed.pivot  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("show", r"for ever: stream.toSpark\(\).show\(...\) has .*hf.console\(\).*hf.Consumer"),
+        ("toPandas", "goes on for ever"),
+        ("writeStream", r"\.to\(hf\.parquet"),
+        ("cache", "a stream with a name is kept"),
+        ("distinct", "F.first"),
+        ("explain", "pipeline.explain"),
+    ],
+)
+def test_what_a_dataframe_does_at_once_is_answered_with_what_to_do_instead(
+    spark: SparkSession, tmp_path: Path, name: str, told: str
+) -> None:
+    with pytest.raises(AttributeError, match=f"has no '{name}': .*{told}"):
+        getattr(World(tmp_path, spark).rows, name)
 
 
 def test_a_step_of_another_version_says_so(spark: SparkSession, tmp_path: Path) -> None:

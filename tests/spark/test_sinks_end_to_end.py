@@ -167,7 +167,7 @@ def test_a_session_that_cannot_run_waves_is_told_what_it_lacks(
     flow.pipeline.source("rows", "id bigint").select("id").named("result")
     lacking = {**session.REQUIRED, "spark.task.cpus": ("7", "a test")}
     monkeypatch.setattr(session, "REQUIRED", lacking)
-    with pytest.raises(SessionUnfit, match=r"spark\.task\.cpus is 'not set' and must be '7'.*Use hf\.session"):
+    with pytest.raises(SessionUnfit, match=r"spark\.task\.cpus is not set and must be '7'.*Use hf\.session"):
         flow.pipeline.start()
     assert not (tmp_path / "store").exists()
 

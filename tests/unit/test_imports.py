@@ -14,7 +14,7 @@ import pytest
 import holdfast
 
 PACKAGE: Final = Path(holdfast.__file__).parent
-ROOMS: Final = ["cli", "pipeline", "spark", "node", "connect", "checkpoint", "operators", "state", "log"]
+ROOMS: Final = ["cli", "pipeline", "explain", "spark", "node", "connect", "checkpoint", "operators", "state", "log"]
 """From the top down; a room imports itself and what stands behind it, and everybody the plain modules."""
 
 ABOVE_ALL: Final = ["demo", "testing"]

@@ -227,6 +227,11 @@ def repair(store: str, streams: tuple[str, ...], as_json: bool) -> int:
             click.echo(f"{pipeline}/{name}: {result.mended} frames mended, {len(result.lost)} lost, {cut} cut off")
             for damage in result.lost:
                 click.echo(f"  {damage_text(damage)}")
+    if lost and not as_json:
+        print_message(
+            "holdfast: no copy of what is lost is in the store. Bring the segments back from a backup; until then a "
+            "reader that comes to them stops and names them"
+        )
     return 1 if lost else 0
 
 

@@ -24,6 +24,7 @@ EXIT_INTERRUPTED = 130
 
 _COMMANDS = {
     "run": ("holdfast.cli.run", "Run a pipeline's script, and start it again when it dies."),
+    "explain": ("holdfast.cli.explain", "Draw a program's pipeline and what it promises; nothing is started."),
     "status": ("holdfast.cli.status", "Show what a store's pipelines are doing."),
     "cluster": ("holdfast.cli.cluster", "Start a small Spark cluster on this machine, to try things."),
     "doctor": ("holdfast.cli.doctor", "Check this machine, a store and a Spark session, and say what to change."),

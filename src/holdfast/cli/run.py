@@ -7,6 +7,7 @@ Invariants:
     * When this process dies, the script is told to stop: it does not go on unwatched.
     * A script is not started again where it would only end the same way (`script.is_futile`).
     * With `--json` the script's own standard output goes to standard error.
+    * Ctrl-C ends this command with 130 as long as no pipeline ran that it could stop, SIGTERM with 143.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ BACKOFF_MAX_S = 30.0
 HEALTHY_S = 60.0
 
 _EXIT_WRONG_USE = 2
+_PASSED_ON = (0, _EXIT_WRONG_USE, 128 + signal.SIGINT, 128 + signal.SIGTERM)
 _FINAL = (0, _EXIT_WRONG_USE, EXIT_FUTILE)
 _PR_SET_PDEATHSIG = 1
 
@@ -90,7 +92,7 @@ class Supervisor:
                 f"holdfast: the pipeline died with {_status_text(what['status'])}; start {what['restart']} of "
                 f"{what['restarts']} follows in {what['wait_s']:g} s"
             )
-        elif event == "ended" and what["status"] not in (0, 1, EXIT_FUTILE):
+        elif event == "ended" and what["status"] not in (0, 1, 128 + signal.SIGINT, EXIT_FUTILE):
             print_message(f"holdfast: the pipeline ended with {_status_text(what['status'])}")
 
 
@@ -100,11 +102,12 @@ def _status_text(status: object) -> str:
 
 
 def _die_with(parent: int) -> Callable[[], None]:
-    """Return what makes a new process get SIGTERM when its parent dies."""
+    """Return what makes a new process get SIGTERM when its parent dies, and hold Ctrl-C back until it can take it."""
     library = ctypes.CDLL(None, use_errno=True)
 
     def arrange() -> None:
         library.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         if os.getppid() != parent:
             os._exit(1)
 
@@ -118,9 +121,11 @@ def run_script(
     as_json: bool = False,
     backoff_first_s: float = BACKOFF_FIRST_S,
     debug: bool = False,
+    available_now: bool = False,
 ) -> int:
     """Run a script under supervision from the main thread; return its exit status."""
-    options = [*(["--json"] if as_json else []), *(["--debug"] if debug else [])]
+    chosen = {"--json": as_json, "--debug": debug, "--available-now": available_now}
+    options = [option for option, is_chosen in chosen.items() if is_chosen]
     command = [sys.executable, "-m", "holdfast.cli.script", *options, file, *arguments]
     supervisor = Supervisor(command, restarts, as_json, backoff_first_s)
     before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -146,11 +151,16 @@ def run_script(
     help="How often in a row a pipeline that died is started again (a minute of life counts as well again).",
 )
 @click.option("--master", help="Where hf.session() runs it, such as spark://host:7077 (default: this machine).")
+@click.option(
+    "--available-now", is_flag=True, help="Take what is there, end every window, and return: run(available_now=True)."
+)
 @common_options
-def command(file: str, arguments: tuple[str, ...], restarts: int, master: str | None, as_json: bool) -> int:
+def command(
+    file: str, arguments: tuple[str, ...], restarts: int, master: str | None, available_now: bool, as_json: bool
+) -> int:
     """Run the pipeline in the script FILE, with ARGUMENTS for it, until it ends or Ctrl-C."""
     if master is not None:
         os.environ["HOLDFAST_MASTER"] = master
     context = click.get_current_context()
-    status = run_script(file, arguments, restarts, as_json, debug=bool(context.obj))
-    return status if status in (0, _EXIT_WRONG_USE) else 1
+    status = run_script(file, arguments, restarts, as_json, debug=bool(context.obj), available_now=available_now)
+    return status if status in _PASSED_ON else 1

@@ -8,12 +8,14 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.cli.output import time_text
-from holdfast.cli.pipeline_status import PipelineStatus, State, StreamStatus
+from holdfast.cli.pipeline_status import PipelineStatus, State, StreamStatus, UnitsStatus
 from holdfast.connect.query_state import QueryState
 
 LAG_SAID_S = 3.0
 """A lag below it is nothing to speak of: an idle boundary moves about once a second."""
 FREE_BYTES_SAID = 1 << 30
+LATE_SAID = 0.01
+"""A few late rows are what watermarks are for; more of them than this share are results that somebody misses."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -41,6 +43,7 @@ def verdict_of(status: PipelineStatus) -> Verdict:
             if each.query is not None and each.query.is_down
         ]
         problems += _held_up(status)
+    problems += [_left_out(each.name, each.units) for each in status.streams if each.units and _is_late(each.units)]
     problems += [
         f"the consumer {each.name!r} of {each.stream} was not seen for so long that its place is kept no more"
         for each in status.consumers
@@ -52,6 +55,17 @@ def verdict_of(status: PipelineStatus) -> Verdict:
             "waits, and goes on when there is room"
         )
     return Verdict(state, problems)
+
+
+def _is_late(units: UnitsStatus) -> bool:
+    return units.rows_late > LATE_SAID * units.rows_in
+
+
+def _left_out(stage: str, units: UnitsStatus) -> str:
+    return (
+        f"{stage} left {units.rows_late:,} of {units.rows_in:,} rows out: they came when their windows had closed. A "
+        'longer delay in withWatermark waits for such rows, late="side" of the source keeps them'
+    )
 
 
 def _state(status: PipelineStatus) -> State:

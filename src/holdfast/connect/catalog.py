@@ -13,16 +13,18 @@ import hashlib
 import os
 import time
 import uuid
+from difflib import get_close_matches
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import AlreadyExists, Misconfigured, StoreCorrupt, StoreUnfit
+from holdfast.errors import AlreadyExists, HoldfastError, Misconfigured, StoreCorrupt, StoreUnfit
 from holdfast.log.local_store import LocalStore
 from holdfast.log.store import open_store, validate_name
 from holdfast.log.watch import POLL_INTERVAL_S, Watch
 from holdfast.model import FORMAT_VERSION
+from holdfast.operators.words import stage_text
 from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Step, StreamSource, Topology
 from holdfast.ports import Store
 
@@ -131,6 +133,14 @@ def load(store: Store) -> Catalog:
         raise StoreCorrupt(f"{store.url}/{CATALOG_PATH} cannot be read: {error}. Restore it from a copy.") from error
 
 
+def kept_shards(store_url: str, pipeline: str) -> int | None:
+    """Return how many shards a pipeline's folder has; None where there is no folder that can be read."""
+    try:
+        return load(open_store(f"{store_url.rstrip('/')}/{pipeline}")).topology.shards
+    except HoldfastError:
+        return None
+
+
 def streams(topology: Topology) -> dict[str, tuple[Source | Stage | StreamSide, pa.Schema]]:
     """Return every stream of a pipeline by its name, with what declares it and its schema."""
     found: dict[str, tuple[Source | Stage | StreamSide, pa.Schema]] = {}
@@ -205,8 +215,10 @@ def locate(store_url: str, stream: str) -> Located:
     if found:
         names = ", ".join(f"{each.topology.name}/{name}" for each in found)
         raise Misconfigured(f"the store {store_url!r} holds several streams {name!r}. Say which: {names}.")
-    there = ", ".join(known or folders)
-    raise Misconfigured(f"the store {store_url!r} has no stream {stream!r}. There are: {there}.")
+    there = known or list(folders)
+    near = get_close_matches(name, [each.rpartition("/")[2] for each in there], n=1)
+    meant = f"Did you mean {near[0]!r}? " if near else "Check the name, or run the pipeline that has it. "
+    raise Misconfigured(f"the store {store_url!r} has no stream {stream!r}. {meant}There are: {', '.join(there)}.")
 
 
 def _where_it_lies(found: Located) -> Located:
@@ -292,12 +304,26 @@ def _readable(value: Any) -> Any:
 
 
 def _differences(there: Topology, asked: Topology) -> list[str]:
-    found = list(_compare("", _essence(there), _essence(asked)))
+    left, right = _essence(there), _essence(asked)
+    found = _changed_steps(there, asked, left, right) + _compare("", left, right)
     streams_there = {sink.name: sink.stream for sink in there.sinks}
     for sink in asked.sinks:
         stream = streams_there.get(sink.name, sink.stream)
         if stream != sink.stream:
             found.append(f"sink {sink.name}: it took stream {stream!r}, now {sink.stream!r}")
+    return found
+
+
+def _changed_steps(there: Topology, asked: Topology, left: dict[str, Any], right: dict[str, Any]) -> list[str]:
+    """Say as one would write it what stages do that do something else now; that is taken out of both essences."""
+    now = {stage.name: stage for stage in asked.stages}
+    found = []
+    for stage in there.stages:
+        if stage.name not in now or stage_text(stage) == stage_text(now[stage.name]):
+            continue
+        found.append(f"the stage {stage.name!r} was {stage_text(stage)}, now {stage_text(now[stage.name])}")
+        for essence in (left, right):
+            del essence["stages"][stage.name]
     return found
 
 

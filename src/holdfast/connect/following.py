@@ -72,8 +72,9 @@ class Following:
         """Raise `ConsumerExpired` where rows from `bucket` on are not all there any more."""
         first = self.kept_from
         if bucket < first:
+            place = "the beginning" if bucket <= FIRST_BUCKET else f"bucket {bucket}"
             raise ConsumerExpired(
-                f"{who} of stream {self.stream!r} is at bucket {bucket}, and the first bucket kept is {first}. "
+                f"{who} of stream {self.stream!r} is at {place}, and the first bucket kept is {first}. "
                 f"The rows between are gone; begin anew with start={first} (and another name), or start='earliest'."
             )
 

@@ -16,7 +16,7 @@ from holdfast.errors import HoldfastError, SegmentCorrupt
 from holdfast.log.ledger import Ledger
 from holdfast.log.reconcile import Damage, reconcile, segment_paths
 from holdfast.log.rewrite import copy_frames
-from holdfast.log.segment import FoundFrame, read_view, walk
+from holdfast.log.segment import LOOK_FOR_A_COPY, FoundFrame, read_view, walk
 from holdfast.log.stream_log import StreamLog
 from holdfast.model import FrameRef, JournalItem, Reported
 from holdfast.ports import Store
@@ -72,10 +72,15 @@ def repair(store: Store, log: StreamLog, now_us: int) -> Repaired:
             moved = copy_frames(store, stream, list(copies.items())).moved
             _commit(log, moved)
             mended += len(moved)
-        lost += [damage for damage in damaged if damage.frame.frame not in copies]
+        lost += [_without_advice(damage) for damage in damaged if damage.frame.frame not in copies]
     if lost:
         _commit(log, [_report(damage, now_us) for damage in lost])
     return Repaired(mended, lost, cut_tails(store, log.ledger, log.names))
+
+
+def _without_advice(damage: Damage) -> Damage:
+    """Return a damage that does not tell whoever looked for a copy to look for one."""
+    return msgspec.structs.replace(damage, found=damage.found.removesuffix(LOOK_FOR_A_COPY))
 
 
 def find_copies(store: Store, stream: str, refs: Sequence[FrameRef]) -> dict[FrameRef, FrameRef]:

@@ -43,6 +43,9 @@ def segment_number(path: str) -> int:
     return -1 if number is None else number
 
 
+LOOK_FOR_A_COPY: Final = "; run `holdfast log repair` to look for another copy of it"
+
+
 class SegmentWriter:
     """Append frames to the segments of one folder. For one thread."""
 
@@ -123,7 +126,7 @@ def _corrupt(path: str, offset: int, fault: FrameFault, stream: str | None, shar
     unit = "unknown" if shard is None else ("many" if shard < 0 else str(shard))
     return SegmentCorrupt(
         f"stream {stream!r}, shard {unit}: the frame at offset {offset} of segment {path} is damaged: expected "
-        f"{fault.expected}, found {fault.found}; run `holdfast log repair` to look for another copy of it"
+        f"{fault.expected}, found {fault.found}{LOOK_FOR_A_COPY}"
     )
 
 

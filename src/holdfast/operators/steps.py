@@ -12,6 +12,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -120,12 +121,14 @@ class StepRunner:
         """Return an error that names the first row on which the step fails by itself."""
         if isinstance(error, SchemaMismatch) or (isinstance(error, HoldfastError) and not isinstance(error, BadRow)):
             return error
-        row, reason = self._first_bad_row(step, part, 0, error)
-        what = f"function {step.name!r}" if isinstance(step, plan.MapInArrow) else "a column or condition"
+        row, failure = self._first_bad_row(step, part, 0, error)
+        what, reason = "a column or condition", _reason(failure)
+        if isinstance(step, plan.MapInArrow):
+            what, reason = f"function {step.name!r}", reason + line_in(self.functions[step.function], failure)
         if row is None:
             message = (
                 f"{what} failed on {part.batch.num_rows} rows from {self.place_of(part, 0)} on, but on none of them by "
-                f"itself: {_reason(error)}. It has to treat each row on its own; fix it and start again"
+                f"itself: {reason}. It has to treat each row on its own; fix it and start again"
             )
         else:
             message = (
@@ -134,10 +137,13 @@ class StepRunner:
             )
         return UserFunctionFailed(message) if isinstance(step, plan.MapInArrow) else BadRow(message)
 
-    def _first_bad_row(self, step: plan.Step, part: Slice, first: int, error: Exception) -> tuple[int | None, str]:
+    def _first_bad_row(
+        self, step: plan.Step, part: Slice, first: int, error: Exception
+    ) -> tuple[int | None, Exception]:
+        """Return the first row that fails by itself, and how; no row, and how all of them failed, where none does."""
         rows = part.batch.num_rows
         if rows == 1:
-            return first, _reason(error)
+            return first, error
         for start, end in ((0, rows // 2), (rows // 2, rows)):
             half = _take(part, np.arange(start, end))
             try:
@@ -146,7 +152,7 @@ class StepRunner:
                 found = self._first_bad_row(step, half, first + start, failure)
                 if found[0] is not None:
                     return found
-        return None, ""
+        return None, error
 
     def _bucket(self, part: Slice) -> int:
         return int(part.times[0]) // self.bucket_width_us
@@ -165,15 +171,30 @@ class StepRunner:
 def call_function(step: plan.MapInArrow, function: Function, batch: pa.RecordBatch) -> pa.RecordBatch:
     """Return the rows that a function of the user's makes of a batch."""
     schema = read_schema(step.schema)
-    what = f"what function {step.name!r} gave"
+    what = f"what the function {step.name!r} gave"
     made = []
     for result in function(iter([batch])):
-        if not isinstance(result, pa.RecordBatch):
-            raise SchemaMismatch(f"{what} is a {type(result).__name__}, expected pyarrow.RecordBatch")
-        made.append(conform(_in_order(result, schema), schema, what))
+        try:
+            if not isinstance(result, pa.RecordBatch):
+                raise SchemaMismatch(f"{what} is a {type(result).__name__}, expected pyarrow.RecordBatch")
+            made.append(conform(_in_order(result, schema), schema, what))
+        except SchemaMismatch as error:
+            raise SchemaMismatch(
+                f"{error}. Give what mapInArrow was told, or tell it what comes; nothing is lost{line_in(function)}"
+            ) from error
     if not made:
         return empty_columns(schema)
     return made[0] if len(made) == 1 else pa.concat_batches(made)
+
+
+def line_in(function: Function, error: Exception | None = None) -> str:
+    """Return the line in a function of the user's where an error came up, or where it begins, as text to be added."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return ""
+    frames = traceback.extract_tb(None if error is None else error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == code.co_filename]
+    return f" (at {code.co_filename}:{lines[-1] if lines else code.co_firstlineno})"
 
 
 def _in_order(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

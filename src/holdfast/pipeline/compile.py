@@ -21,6 +21,7 @@ import pyarrow as pa
 from holdfast import plan
 from holdfast.errors import UnsupportedQuery
 from holdfast.operators.types import arrow_type
+from holdfast.origins import Origin, behind
 from holdfast.pipeline.lineage import (
     AggregationNode,
     MapNode,
@@ -36,8 +37,6 @@ _SURELY_FIT: Final = 16
 """So many aggregates over all open windows of a key, and keys, have room in a record whatever their types are."""
 _OPEN_WINDOWS_MAX: Final = 1000
 
-Origin = Mapping[str, str]
-"""From a column of the rows at hand to the column that it is of the rows before, where it is one."""
 Sharding = tuple[frozenset[str], ...] | None
 """For each key whose hash gives a row's shard: the columns that hold it. None: rows may be in any shard."""
 
@@ -217,21 +216,7 @@ def _split(node: Node) -> tuple[list[StepNode | MapNode], AggregationNode | None
 
 
 def _advanced(branch: Branch, steps: Sequence[plan.Step]) -> Branch:
-    return replace(branch, steps=(*branch.steps, *steps), origin=_behind(branch.origin, steps))
-
-
-def _behind(origin: Origin, steps: Sequence[plan.Step]) -> Origin:
-    """Return the origins of the columns that the steps leave."""
-    for step in steps:
-        if isinstance(step, plan.Project):
-            origin = {
-                column.name: origin[column.expression.name]
-                for column in step.columns
-                if isinstance(column.expression, plan.Column) and column.expression.name in origin
-            }
-        elif isinstance(step, plan.MapInArrow):
-            origin = {}
-    return origin
+    return replace(branch, steps=(*branch.steps, *steps), origin=behind(branch.origin, steps))
 
 
 def _watermarked(branch: Branch, node: WatermarkNode) -> Branch:
@@ -389,7 +374,7 @@ def _output_sharding(made: _Made, shardings: Mapping[str, Sharding]) -> Sharding
     aggregation = made.stage.aggregation
     if aggregation is not None:
         steps = [plan.Project(aggregation.outputs), *made.stage.steps]
-        origin = _behind({key.name: key.name for key in aggregation.keys}, steps)
+        origin = behind({key.name: key.name for key in aggregation.keys}, steps)
         return tuple(_columns_of(origin, {key.name}) for key in aggregation.keys)
     found: Sharding = None
     for number, branch in enumerate(made.branches):

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
+import msgspec
+
 from holdfast import plan
 from holdfast.config import absolute, check_name, duration_us
 from holdfast.errors import AlreadyExists, Misconfigured, UnsupportedQuery
@@ -19,11 +21,14 @@ from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
 from holdfast.pipeline.endpoints import Files, OtherStream
 from holdfast.pipeline.lineage import Node, SourceNode
+from holdfast.pipeline.program import PROGRAM
 from holdfast.pipeline.stream import Stream, refuse_later
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from holdfast.explain.facts import PipelineFacts
 
 SHARDS_MAX: Final = 4096
 CLUSTER_SHARDS: Final = 64
@@ -70,6 +75,7 @@ class Pipeline:
         self._sinks: list[plan.Sink] = []
         self._spark: SparkSession | None = None
         self.queries: dict[str, Query] = {}
+        PROGRAM.made(self)
 
     @property
     def spark(self) -> SparkSession:
@@ -163,6 +169,8 @@ class Pipeline:
         """Make the pipeline's folder in the store, so that producers may send before its first start."""
         from holdfast.spark import launch
 
+        if PROGRAM.is_only_explained:
+            return
         launch.create(self)
 
     def run(self, available_now: bool = False) -> None:
@@ -176,7 +184,24 @@ class Pipeline:
         """Start, and return a handle like PySpark's StreamingQuery."""
         from holdfast.spark import launch
 
-        return launch.start(self, available_now=available_now)
+        PROGRAM.starts(self)
+        return PROGRAM.started(launch.start(self, available_now=available_now or PROGRAM.available_now))
+
+    @names_the_line
+    def facts(self) -> PipelineFacts:
+        """Return what `explain` shows, as data; no store has to be there, and nothing is started."""
+        from holdfast.connect.catalog import kept_shards
+        from holdfast.explain.facts import facts_of
+
+        topology, _ = self.topology()
+        kept = kept_shards(self.store, self.name) if self.shards is None else None
+        return facts_of(topology if kept is None else msgspec.structs.replace(topology, shards=kept))
+
+    def explain(self) -> None:
+        """Print sources, stages and sinks, what each keeps and what it promises; `holdfast explain` does the same."""
+        from holdfast.explain.terminal import print_text
+
+        print_text(self.facts())
 
     def struct_type(self, schema: StructType | str) -> StructType:
         """Return a schema that was given as StructType or DDL text."""
@@ -269,7 +294,7 @@ class Pipeline:
     def _check_new(self, name: str) -> None:
         check_name(name, "a stream")
         if name in self._sources or name in self._stages:
-            raise AlreadyExists(f"the pipeline {self.name!r} has a stream {name!r} already; names are unique")
+            raise AlreadyExists(f"the pipeline {self.name!r} has a stream {name!r} already; choose another name")
 
 
 def _defaults(dials: Mapping[str, Any]) -> int | None:

@@ -42,6 +42,22 @@ _METHODS: Final = (
     "select, filter, where, withColumn, withColumns, withColumnRenamed, drop, union, unionByName, groupBy, "
     "withWatermark, mapInArrow, named, protect, to and toSpark"
 )
+_LOOKS: Final = (
+    "it goes on for ever: stream.toSpark().{name}(...) has what is logged so far, stream.to(hf.console()) prints rows "
+    "as they come, hf.Consumer reads them"
+)
+_SENDS: Final = "send it to a sink, with .named('...').to(hf.parquet(path))"
+_INSTEAD: Final = {
+    **{name: _LOOKS.format(name=name) for name in ("show", "collect", "toPandas", "toArrow", "count", "take", "head")},
+    **{name: _LOOKS.format(name=name) for name in ("first", "tail", "foreach", "foreachPartition", "toLocalIterator")},
+    **{name: _SENDS for name in ("write", "writeStream", "writeTo")},
+    "printSchema": "stream.schema.simpleString() is its schema",
+    "explain": "pipeline.explain() draws all of it",
+    "cache": "a stream with a name is kept as it is: .named('...')",
+    "persist": "a stream with a name is kept as it is: .named('...')",
+    "distinct": "group by the columns and take F.first, in windows",
+}
+"""What to do instead of what a DataFrame does at once, or a stream need not do."""
 
 
 class Stream:
@@ -58,6 +74,8 @@ class Stream:
         return f"Stream[{f'{self._name}; ' if self._name else ''}{fields}]"
 
     def __getattr__(self, name: str) -> NoReturn:
+        if name in _INSTEAD:
+            raise AttributeError(f"a Stream has no {name!r}: {_INSTEAD[name]}")
         raise AttributeError(f"a Stream has no {name!r}; it has the columns {self.columns} and {_METHODS}")
 
     @property
@@ -217,6 +235,11 @@ class Stream:
             raise UnsupportedQuery(f"view={view!r} comes with a later version; this one has view='stable'")
         if not isinstance(sink, (plan.ParquetSink, plan.ConsoleSink)):
             raise Misconfigured(f"{sink!r} is not a sink; it can be hf.parquet(path) or hf.console()")
+        if isinstance(self._node, SourceNode):
+            raise UnsupportedQuery(
+                f"the source {self._name!r} cannot go to a sink as it is; make a stream of it and send that: "
+                ".select('*').named('...').to(...)"
+            )
         self._pipeline.add_sink(self._name, sink)
         return self
 

@@ -15,9 +15,11 @@ Options, beside `view`: `columns` (names, with commas between; only these are re
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, cast
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 import msgspec
 import pyarrow as pa
@@ -36,7 +38,7 @@ from holdfast.connect.following import Following, range_end
 from holdfast.connect.lease import LEASE_US, Lease, write_lease
 from holdfast.connect.reading import read_range
 from holdfast.connect.views import View, check_view, view_schema, viewed
-from holdfast.errors import Misconfigured, UnsupportedQuery
+from holdfast.errors import HoldfastError, Misconfigured, UnsupportedQuery
 from holdfast.log.frame import FrameHeader
 from holdfast.log.segment import read_frame, shard_rows
 from holdfast.log.store import open_store, validate_name
@@ -50,6 +52,8 @@ _OPTIONS: Final = frozenset(
 _FRAMES: Final = msgspec.msgpack.Decoder(list[Published])
 _BUCKET: Final = "bucket"
 ROWS_PER_BATCH: Final = 1 << 16
+_Parameters = ParamSpec("_Parameters")
+_Result = TypeVar("_Result")
 
 
 class Chosen(msgspec.Struct, frozen=True):
@@ -67,6 +71,24 @@ class Chosen(msgspec.Struct, frozen=True):
     lease_us: int = LEASE_US
 
 
+def _plainly(function: Callable[_Parameters, _Result]) -> Callable[_Parameters, _Result]:
+    """Let Spark show our errors without the way to them: the sentence is all that they say.
+
+    Spark asks its Python process for the text of an error and puts it into one of its own. The process, which ends with
+    the error, looks at this variable then.
+    """
+
+    @wraps(function)
+    def called(*arguments: _Parameters.args, **options: _Parameters.kwargs) -> _Result:
+        try:
+            return function(*arguments, **options)
+        except HoldfastError:
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            raise
+
+    return called
+
+
 class HoldfastSource(DataSource):
     """The data source `holdfast`."""
 
@@ -74,19 +96,24 @@ class HoldfastSource(DataSource):
     def name(cls) -> str:
         return "holdfast"
 
+    @_plainly
     def schema(self) -> StructType:
         chosen = chosen_from(self.options)
         return struct_type(_result_schema(chosen, locate(chosen.store, chosen.stream).schema))
 
+    @_plainly
     def reader(self, schema: StructType) -> DataSourceReader:
         return BatchReader(chosen_from(self.options))
 
+    @_plainly
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         return BucketReader(chosen_from(self.options))
 
+    @_plainly
     def writer(self, schema: StructType, overwrite: bool) -> Any:
         raise _not_written()
 
+    @_plainly
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
         raise _not_written()
 
@@ -112,6 +139,7 @@ class _Ranges:
     def __getstate__(self) -> dict[str, Any]:
         return {"chosen": self.chosen, "_following": None}
 
+    @_plainly
     def following(self) -> Following:
         """Return the stream as of now."""
         if self._following is None:
@@ -126,6 +154,7 @@ class _Ranges:
             return max(stream.complete_to, stream.kept_from)
         return stream.kept_from if self.chosen.start == FIRST_BUCKET else self.chosen.start
 
+    @_plainly
     def plan(self, bucket_from: int, bucket_to: int) -> list[ShardPartition]:
         """Return a partition for each shard with frames in the range."""
         stream = self.following()
@@ -138,8 +167,9 @@ class _Ranges:
             for shard, of_shard in _by_shard(stream, frames).items()
         ]
 
-    def read_part(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a partition, in the task."""
+    @_plainly
+    def read_part(self, partition: ShardPartition) -> list[pa.RecordBatch]:
+        """Return the rows of a partition, in the task."""
         found = locate(self.chosen.store, self.chosen.stream)
         store = open_store(found.store.url)
         declared = found.declared
@@ -159,7 +189,8 @@ class _Ranges:
         table = viewed(rows, found.schema, self.chosen.view)
         if self.chosen.columns is not None:
             table = table.select(self.chosen.columns)
-        yield from table.to_batches(max_chunksize=ROWS_PER_BATCH)
+        batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=ROWS_PER_BATCH)
+        return batches
 
 
 class BatchReader(_Ranges, DataSourceReader):
@@ -170,7 +201,7 @@ class BatchReader(_Ranges, DataSourceReader):
         return self.plan(self.first(), end if self.chosen.end is None else min(end, self.chosen.end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.read_part(cast("ShardPartition", partition))
+        return iter(self.read_part(cast("ShardPartition", partition)))
 
 
 class BucketReader(_Ranges, DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -211,7 +242,7 @@ class BucketReader(_Ranges, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self.plan(start[_BUCKET], end[_BUCKET])
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        return self.read_part(cast("ShardPartition", partition))
+        return iter(self.read_part(cast("ShardPartition", partition)))
 
     def commit(self, end: dict[str, int]) -> None:
         self._store_place(end[_BUCKET])

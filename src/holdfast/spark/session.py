@@ -8,6 +8,8 @@ Guarantees:
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,6 +64,11 @@ def session(name: str, **conf: str) -> SparkSession:
     Without a master from spark-submit, `conf` or `holdfast run --master` it is `local[*]`. The JVM starts from a class
     archive (`jvm`).
     """
+    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
+        raise SessionUnfit(
+            "holdfast needs a classic Spark session, and Spark Connect cannot run waves: unset SPARK_REMOTE and "
+            "SPARK_CONNECT_MODE_ENABLED, and start the program where the driver is to be"
+        )
     _worker_environment()
     given = "PYSPARK_GATEWAY_PORT" in os.environ
     own = not given and not _has_gateway()
@@ -76,8 +83,6 @@ def session(name: str, **conf: str) -> SparkSession:
         os.environ.pop(ahead.VARIABLE, None)
     from pyspark.sql import SparkSession
 
-    if os.environ.get("SPARK_REMOTE") or os.environ.get("SPARK_CONNECT_MODE_ENABLED"):
-        raise SessionUnfit("holdfast needs a classic Spark session; unset SPARK_REMOTE: Spark Connect cannot run waves")
     fresh = SparkSession.getActiveSession() is None
     builder = SparkSession.builder.appName(name)
     master = conf.get("spark.master") or os.environ.get("HOLDFAST_MASTER") or (None if given else "local[*]")
@@ -93,6 +98,7 @@ def session(name: str, **conf: str) -> SparkSession:
     sys.setswitchinterval(0.0005)
     if fresh:
         _wake_workers(spark)
+        atexit.register(_hush, spark)
     return spark
 
 
@@ -103,6 +109,12 @@ def _cluster_settings(master: str | None) -> dict[str, str]:
     from holdfast.spark.cluster import cluster_settings
 
     return cluster_settings(master)
+
+
+def _hush(spark: SparkSession) -> None:
+    """Keep the JVM from telling how its work was cut off: this process ends, and takes it along."""
+    with contextlib.suppress(Exception):
+        spark.sparkContext.setLogLevel("OFF")
 
 
 def _has_gateway() -> bool:
@@ -135,7 +147,7 @@ def require(spark: SparkSession) -> None:
     require_classic(spark)
     conf = spark.sparkContext.getConf()
     lacks = [
-        f"{name} is {conf.get(name, 'not set')!r} and must be {value!r} ({reason})"
+        f"{name} is {_shown(conf.get(name, None))} and must be {value!r} ({reason})"
         for name, (value, reason) in REQUIRED.items()
         if (conf.get(name, None) or "").lower() != value.lower()
     ]
@@ -144,6 +156,10 @@ def require(spark: SparkSession) -> None:
             "this Spark session cannot run waves: " + "; ".join(lacks) + ". Use hf.session(name), or put hf.settings() "
             "into your own builder before the session is made"
         )
+
+
+def _shown(value: str | None) -> str:
+    return "not set" if value is None else repr(value)
 
 
 def require_classic(spark: SparkSession) -> None:

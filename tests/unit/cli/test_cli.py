@@ -23,7 +23,7 @@ from holdfast.plan import ConsoleSink, ProducerSource, Sink, Source, Stage, Stag
 
 SALES = pa.schema([("item", pa.string()), ("price", pa.float64())])
 PACKED = SALES.serialize().to_pybytes()
-COMMANDS = ["run", "status", "demo", "log", "consume"]
+COMMANDS = ["run", "explain", "status", "demo", "log", "consume"]
 
 
 @pytest.fixture
@@ -195,6 +195,10 @@ def test_verify_finds_damage_and_repair_names_what_is_lost(url: str, capsys: pyt
     assert main(["log", "repair", url, "retail/north", "--json"]) == 1
     (repaired,) = lines(capsys)
     assert repaired["mended"] == 0 and len(repaired["lost"]) == 1
+    assert main(["log", "repair", url, "retail/north"]) == 1
+    shown = capsys.readouterr()
+    assert "1 lost" in shown.out and "from a backup" in shown.err
+    assert "log repair" not in shown.out + shown.err, "whoever repairs is not told to repair"
 
 
 def test_repair_is_refused_while_the_stream_is_written(url: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -315,6 +319,42 @@ def test_run_starts_a_dead_script_again_up_to_the_limit(
     lives.unlink()
     assert run.run_script(str(script), [str(lives), "9"], restarts=1, backoff_first_s=0.0) == 128 + signal.SIGKILL
     assert len(lives.read_text()) == 2
+
+
+def test_a_script_that_forgets_to_run_its_pipeline_is_told_so(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text("import holdfast as hf\nhf.Pipeline('sales', store='store')\n")
+    status, events, error = run_json(script, "--restarts", "5")
+    assert status == 1 and [event["event"] for event in events] == ["started", "ended"]
+    assert json.loads(error)["error"] == "Misconfigured"
+    assert "'sales' was never started" in error and "pipeline.run()" in error
+    script.write_text("print('done')\n")
+    status, _, error = run_json(script)
+    assert status == 0 and "made no pipeline" in error
+
+
+IN_THE_MIDDLE = {
+    "before its first line": "",
+    "while it imports": "print('here', flush=True)\nimport holdfast as hf, pyspark.sql\nimport numba\nimport pandas\n",
+    "while the session starts": "print('here', flush=True)\nimport holdfast as hf\nhf.session('x')\n",
+}
+
+
+@pytest.mark.parametrize("moment", IN_THE_MIDDLE)
+def test_ctrl_c_before_a_pipeline_runs_is_130_without_a_traceback(moment: str, tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(IN_THE_MIDDLE[moment] + "import signal\nsignal.pause()\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    arguments = [sys.executable, "-m", "holdfast.cli.main", "run", "--json", "--restarts", "5", str(script)]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
+    assert process.stdout is not None and process.stderr is not None
+    assert b"started" in process.stdout.readline()
+    if IN_THE_MIDDLE[moment]:
+        assert process.stderr.readline() == b"here\n"
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in error and b"Exception" not in error, error.decode()
 
 
 WAITING = """

@@ -251,7 +251,7 @@ def test_programs_without_spark_do_not_load_it(url: str, store: LocalStore) -> N
     [
         ({"store": None}, "store None.*expected the pipeline's store"),
         ({"stream": None}, "stream None: expected .*the name of a stream"),
-        ({"stream": "nort"}, r"no stream 'nort'\. There are: .*north"),
+        ({"stream": "nort"}, r"no stream 'nort'\. Did you mean 'north'\? There are: .*north"),
         ({"name": 5}, "the name 5 cannot become a file name"),
         ({"epoch": "x"}, "epoch is 'x' and must be a whole number"),
         ({"timeout": 5}, "timeout: 5 is not an interval"),

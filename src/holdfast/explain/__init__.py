@@ -1,0 +1,1 @@
+"""A pipeline drawn for a person: what it reads, keeps, promises and writes. Nothing here does I/O."""
