@@ -121,7 +121,7 @@ def main() -> None:
         program.finish()
         return
     program.note("peers: time inside triggers after the first, to the no-op sink. Ours: all time from start to end")
-    rounds = 1 if program.quick else 3
+    rounds = program.options.rounds or (1 if program.quick else 3)
     with compare.folders(program) as (data, work):
         rates = measured(throughput_runs(data, work, program.quick), rounds)
         delays = measured(latency_runs(work, program.quick), rounds)
