@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,22 +59,41 @@ def count_while_sending(
     arrivals: Arrivals, target: str, options: dict[str, Any], folder: Path, warm_up_s: float, seconds: float
 ) -> dict[str, Any]:
     """Start the sender `target`, wait until the way is warm, and return the percentiles of the next `seconds`."""
+    (figures,) = count_all_while_sending({"": arrivals}, target, options, folder, warm_up_s, seconds).values()
+    return figures
+
+
+def count_all_while_sending(
+    arrivals: Mapping[str, Arrivals],
+    target: str,
+    options: dict[str, Any],
+    folder: Path,
+    warm_up_s: float,
+    seconds: float,
+) -> dict[str, dict[str, Any]]:
+    """Do the same for the results of several queries over the same tuples, by name."""
     command = process.command_of(target, {**options, "seconds": SENDING_S}, folder / "sent")
     with (folder / "sender.log").open("wb") as output:
         sender = process.start(command, output)
+    failed: dict[str, dict[str, Any]] = {}
     try:
-        if not arrivals.wait_until_sent_at(0, FIRST_RESULT_LIMIT_S):
-            words = process.last_words(folder / "sender.log")
-            return {"failed": f"no result within {FIRST_RESULT_LIMIT_S:.0f} s; the sender said: {words or 'nothing'}"}
+        for name, some in arrivals.items():
+            if not some.wait_until_sent_at(0, FIRST_RESULT_LIMIT_S):
+                words = process.last_words(folder / "sender.log") or "nothing"
+                failed[name] = {"failed": f"no result within {FIRST_RESULT_LIMIT_S:.0f} s; the sender said: {words}"}
         time.sleep(warm_up_s)
         from_us = now_us()
         time.sleep(seconds)
         to_us = now_us()
-        if not arrivals.wait_until_sent_at(to_us, LAST_RESULT_LIMIT_S):
-            return {"failed": f"results are more than {LAST_RESULT_LIMIT_S:.0f} s behind: it does not keep up"}
+        for name, some in arrivals.items():
+            if name not in failed and not some.wait_until_sent_at(to_us, LAST_RESULT_LIMIT_S):
+                late = f"results are more than {LAST_RESULT_LIMIT_S:.0f} s behind: it does not keep up"
+                failed[name] = {"failed": late}
     finally:
         process.end(sender)
-    return percentiles_ms(arrivals.latencies_us(from_us, to_us))
+    return {
+        name: failed.get(name) or percentiles_ms(some.latencies_us(from_us, to_us)) for name, some in arrivals.items()
+    }
 
 
 def percentiles_ms(latency_us: Times) -> dict[str, Any]:

@@ -132,6 +132,14 @@ def latency_pictures(figures: Result) -> list[tuple[str, str]]:
     ]
 
 
+def topology_pictures(figures: Result) -> list[tuple[str, str]]:
+    shown = []
+    if "words_per_second" in figures:
+        shown.append(("Word count, then words by count", bar_picture(figures["words_per_second"], "words/s")))
+    shown.append(("From a window's end to its results, p50", bar_picture(figures["p50_ms"], "ms")))
+    return shown
+
+
 def state_pictures(figures: Result) -> list[tuple[str, str]]:
     shown = []
     for groups in (100_000, 1_000_000):
@@ -172,6 +180,7 @@ PICTURES: Final[Mapping[str, Callable[[Result], list[tuple[str, str]]]]] = {
     "windows": windows_pictures,
     "latency": latency_pictures,
     "restart": restart_pictures,
+    "topology": topology_pictures,
     "state": state_pictures,
     "executor_loss": executor_loss_pictures,
     "scale": scale_pictures,

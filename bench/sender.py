@@ -24,6 +24,7 @@ SCHEMA: Final = pa.schema(
 SPARK_SCHEMA: Final = "key bigint, value double, sent_us bigint"
 
 Send = Callable[[pa.Table], object]
+Stamp = Callable[[pa.Table, int], pa.Table]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,18 +59,24 @@ def stamped(table: pa.Table, sent_us: int) -> pa.Table:
     return table.set_column(2, SCHEMA.field(2), pa.array(np.full(table.num_rows, sent_us)))
 
 
-def send_at(rhythm: Rhythm, send: Send, seconds: float) -> dict[str, Any]:
-    """Send for that long; return how many tuples went, and how late the latest batch was."""
+def send_at(
+    rhythm: Rhythm, send: Send, seconds: float, made: Iterator[pa.Table] | None = None, stamp: Stamp = stamped
+) -> dict[str, Any]:
+    """Send for that long; return how many tuples went, and how late the latest batch was.
+
+    `made` are the batches, without their times, which `stamp` writes into them.
+    """
+    made = batches(rhythm) if made is None else made
     period_s = 1 / rhythm.batches_per_second
     started_s = time.monotonic()
     late_s, sent = 0.0, 0
-    for number, table in zip(range(round(seconds * rhythm.batches_per_second)), batches(rhythm), strict=False):
+    for number, table in zip(range(round(seconds * rhythm.batches_per_second)), made, strict=False):
         due_s = started_s + number * period_s
         wait_s = due_s - time.monotonic()
         if wait_s > 0:
             time.sleep(wait_s)
         late_s = max(late_s, -wait_s)
-        send(stamped(table, now_us()))
+        send(stamp(table, now_us()))
         sent += table.num_rows
     return {"tuples_sent": sent, "latest_batch_late_ms": late_s * 1000, "seconds": time.monotonic() - started_s}
 

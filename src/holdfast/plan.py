@@ -130,6 +130,15 @@ class StageInput(msgspec.Struct, frozen=True):
     on_error: OneOf["stop", "reject"] = "stop"
     event_time: str | None = None
     delay_us: int = 0
+    keyed_by: list[str] = []
+    """The stream's columns that are the stage's keys, in order, where units pick their rows by the hash of these."""
+
+
+class Partitioning(msgspec.Struct, frozen=True):
+    """A user's function from a batch of keys to a whole number for each, which modulo the shards is the key's shard."""
+
+    function: int
+    name: str
 
 
 class Stage(msgspec.Struct, frozen=True):
@@ -149,6 +158,12 @@ class Stage(msgspec.Struct, frozen=True):
     """Whether every input is sharded by the aggregation's keys when it is logged, so that a shard reads its rows."""
     event_time: str | None = None
     """The column of the output that a stage behind this one has a watermark on: frames carry its highest value."""
+    event_time_edge: OneOf["start", "end"] | None = None
+    """Which edge of this stage's own windows that column is, if one: then its watermark says which may still come."""
+    partition_by: Partitioning | None = None
+    """What decides the shard of a key instead of its hash."""
+    shard_by: list[str] = []
+    """The output's columns by whose hash all stages behind pick; a bucket's rows are in the order of those shards."""
 
 
 class FilesSource(msgspec.Struct, frozen=True, tag="files"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import random
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,10 @@ def counted(rows: Iterable[dict[str, Any]]) -> Rows:
 def check_rows(kind: str, rows: list[dict[str, Any]], tables: list[pa.Table]) -> None:
     """Compare what came out with what went in: nothing lost, doubled or changed."""
     table = pa.concat_tables(tables)
+    if kind == "chain":
+        found = Counter((row["window"]["start"], row["total"], row["rows"], row["keys"]) for row in rows)
+        assert found == _chained(table)
+        return
     if kind == "time":
         found = Counter((row["name"], row["window"]["start"], row["total"], row["rows"]) for row in rows)
         assert found == _windows(table)
@@ -79,15 +83,36 @@ def _windows(table: pa.Table) -> Rows:
     return Counter((name, EPOCH + start * STEP, total, rows) for (name, start), (total, rows) in found.items())
 
 
-def check_digests(folder: Path, seed: int, tables: list[pa.Table]) -> None:
-    """Compute the stage once more from its logged input, undisturbed and in other waves, and compare every bucket."""
+def _chained(table: pa.Table) -> Rows:
+    """Return what is summed up in steps of eight seconds, and how many keys there were in each two of them."""
+    at_us = table.column("at").cast(pa.int64())
+    table = table.append_column("two", pc.divide(at_us, 2_000_000)).append_column("eight", pc.divide(at_us, 8_000_000))
+    sums = table.group_by("eight").aggregate([("value", "sum"), ("value", "count")]).to_pylist()
+    keys = table.group_by(["eight", "two", "key"]).aggregate([]).group_by("eight").aggregate([([], "count_all")])
+    counts = {row["eight"]: row["count_all"] for row in keys.to_pylist()}
+    return Counter(
+        (
+            EPOCH + row["eight"] * datetime.timedelta(seconds=8),
+            row["value_sum"],
+            row["value_count"],
+            counts[row["eight"]],
+        )
+        for row in sums
+    )
+
+
+def check_digests(folder: Path, seed: int, tables: list[pa.Table], stages: Sequence[str] = ("totals",)) -> None:
+    """Compute stages once more from their logged input, undisturbed and in other waves, and compare every bucket."""
     store = folder / "store" / "chaos"
     for name in ("sent", "dropped"):
         logged = sum(frame.rows for frame in read_ledger(open_store(str(store)), name).all_frames(name))
         assert logged == sum(table.num_rows for table in tables) // 2, f"{logged} rows of {name} are in the log"
-    committed, computed = replayed(store, "totals", folder / "replayed", random.Random(seed))
-    differ = sorted(key for key in committed.keys() | computed.keys() if committed.get(key) != computed.get(key))
-    assert committed and not differ, f"{len(differ)} of {len(committed)} (shard, bucket) differ: {differ[:5]}"
+    for stage in stages:
+        committed, computed = replayed(store, stage, folder / "replayed", random.Random(seed))
+        differ = sorted(key for key in committed.keys() | computed.keys() if committed.get(key) != computed.get(key))
+        assert committed and not differ, (
+            f"{stage}: {len(differ)} of {len(committed)} (shard, bucket) differ: {differ[:5]}"
+        )
 
 
 def replayed(store_path: Path, stage: str, states: Path, chooser: random.Random) -> tuple[Digests, Digests]:

@@ -2,7 +2,7 @@
 
     python pipeline_under_test.py FOLDER KIND [options]; --help lists them
 
-KIND is the window: `count`, `time` or `running`.
+KIND is the window: `count`, `time` or `running`; or `chain`, three stages of time windows, each by another key.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ POISON = 1_000_000
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("folder")
-    parser.add_argument("kind", choices=["count", "time", "running"])
+    parser.add_argument("kind", choices=["count", "time", "running", "chain"])
     parser.add_argument("--available-now", action="store_true")
     parser.add_argument("--function", choices=["none", "strict", "mended"], default="none", help="the user's function")
     parser.add_argument("--on-error", default="stop")
@@ -74,6 +74,9 @@ def pipeline_of(arguments: argparse.Namespace) -> hf.Pipeline:
     if arguments.function != "none":
         # One name, whatever the code: a function that is mended belongs to the same pipeline.
         rows = rows.mapInArrow(named(mended if arguments.function == "mended" else strict), SCHEMA)
+    if arguments.kind == "chain":
+        chain(rows).to(hf.parquet(f"{folder}/totals"))
+        return pipeline
     if arguments.kind == "count":
         grouped = rows.groupBy("key", hf.count_window(10))
     elif arguments.kind == "time":
@@ -84,6 +87,34 @@ def pipeline_of(arguments: argparse.Namespace) -> hf.Pipeline:
     totals = grouped.agg(*total).named("totals").protect(checkpoint=hf.snapshot(every="1 second"))
     totals.to(hf.parquet(f"{folder}/totals"))
     return pipeline
+
+
+def chain(rows: hf.Stream) -> hf.Stream:
+    """Return sums by key and name, of these by name, and of these over all names."""
+    every = hf.snapshot(every="1 second")
+    keys = (
+        rows.withWatermark("at", "5 seconds")
+        .groupBy("key", "name", F.window("at", "2 seconds"))
+        .agg(F.sum("value").alias("total"), F.count("*").alias("rows"))
+        .select("key", "name", "window.start", "total", "rows")
+        .named("keys")
+        .protect(checkpoint=every)
+    )
+    names = (
+        keys.withWatermark("start", "0 seconds")
+        .groupBy("name", F.window("start", "4 seconds"))
+        .agg(F.sum("total").alias("total"), F.sum("rows").alias("rows"), F.count("*").alias("keys"))
+        .select("name", "window.start", "total", "rows", "keys")
+        .named("names")
+        .protect(checkpoint=every)
+    )
+    return (
+        names.withWatermark("start", "0 seconds")
+        .groupBy(F.window("start", "8 seconds"))
+        .agg(F.sum("total").alias("total"), F.sum("rows").alias("rows"), F.sum("keys").alias("keys"))
+        .named("totals")
+        .protect(checkpoint=every)
+    )
 
 
 def named(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -67,3 +67,25 @@ def test_two_shops_and_a_watcher(tmp_path: Path) -> None:
         prices = [sale["price"] for sale in sales if sale["item"] == row["item"] and begin <= sale["sold_at"] < end]
         assert row["sales"] == len(prices)
         assert row["average"] == pytest.approx(sum(prices) / len(prices))
+
+
+@pytest.mark.timeout(180)
+def test_fifteen_operators_over_hashtags(tmp_path: Path) -> None:
+    store = str(tmp_path / "hashtags-store")
+    example = str(EXAMPLES / "hashtags.py")
+    with running(tmp_path, example) as pipeline, running(tmp_path, example, "tweets", "600"):
+        for operator in ("tags", "counts_20s", "agreed", "peaks", "agreed_spread", "top", "race", "rising_spread"):
+            with Consumer(store, operator, wait="2 minutes") as results:
+                table = results.poll(WAIT_S)
+                assert table is not None and table.num_rows, operator
+        with Consumer(store, "tags") as tags, Consumer(store, "counts_5s") as counts:
+            table, counted = tags.poll(WAIT_S), counts.poll(WAIT_S)
+        pipeline.terminate()
+        _, errors = pipeline.communicate(timeout=WAIT_S)
+        assert pipeline.returncode == 0, errors
+    assert table is not None and counted is not None
+    # The first window that ends has the tweets of its last second alone.
+    end = counted["end"][0].as_py()
+    before = [row["tag"] for row in table.to_pylist() if row["at"] < end]
+    tag, n = counted["tag"][0].as_py(), counted["n"][0].as_py()
+    assert 0 < before.count(tag) <= n

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from tests.spark.flow import START_US, Flow, same_rows
 
 import holdfast as hf
+from holdfast.errors import UserFunctionFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -174,6 +176,51 @@ def test_a_union_of_a_stage_and_a_source_ends_whichever_of_them_gets_more(spark:
     assert flow.rows("result").num_rows == 5 * 4, "each word in the window of each of the four times"
 
 
+def by_length(keys: pa.RecordBatch) -> pa.Array:
+    """Keep words of a length together; those without one come last."""
+    return pc.fill_null(pc.utf8_length(keys["word"]), -1)
+
+
+def moody(keys: pa.RecordBatch) -> pa.Array:
+    return pa.array(range(keys.num_rows))
+
+
+def test_a_function_of_the_keys_decides_the_shard(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    flow = Flow(tmp_path, shards=3)
+    timed = flow.pipeline.source("words", WORDS).withWatermark("at", "1 second")
+    window = F.window("at", "5 seconds")
+    counts = timed.groupBy("word", window).agg(F.count("*").alias("n")).select("word", "window.start", "n")
+    counts = counts.named("counts", partition_by=by_length)
+    ended = counts.withWatermark("start", "0 seconds").groupBy("word", F.window("start", "10 seconds"))
+    sums = ended.agg(F.sum("n").alias("n")).named("sums", partition_by=by_length)
+    counts.groupBy("word").agg(F.max("start")).named("hashed")
+    topology, _ = flow.pipeline.topology()
+    # The same function for the same keys is one-to-one; another one, or none, is not.
+    assert [stage.sharded for stage in topology.stages] == [False, True, False]
+    flow.send("words", lines(0, 40, seed=7))
+    flow.run()
+    for stream in (counts, sums):
+        same_rows(flow.rows(str(stream.name)), stream.toSpark().toArrow())
+    assert flow.rows("hashed").num_rows > 4
+    for stream in ("counts", "sums"):
+        table = spark.read.format("holdfast").load(f"{flow.store}/{stream}").withColumn("shard", F.spark_partition_id())
+        found = {(row.word, row.shard) for row in table.select("word", "shard").collect()}
+        assert found == {("a", 1), ("bb", 2), ("ccc", 0), ("dddd", 1), (None, 2)}
+
+
+def test_a_partition_function_that_does_not_keep_equal_keys_together_stops_with_its_line(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    flow = Flow(tmp_path, shards=2)
+    words = flow.pipeline.source("words", WORDS)
+    words.groupBy("word").count().named("counts", partition_by=moody)
+    flow.send("words", lines(0, 4, seed=1))
+    with pytest.raises(UserFunctionFailed, match=r"'moody' gave . and . .* for the same key .*test_topologies.py:\d+"):
+        flow.run()
+
+
 def refused(pipeline: hf.Pipeline, F: Any) -> dict[str, Any]:
     words = pipeline.source("words", WORDS)
     counts = words.groupBy("word").agg(F.count("*").alias("n"), F.max("at").alias("at")).named("counts")
@@ -193,6 +240,11 @@ def refused(pipeline: hf.Pipeline, F: Any) -> dict[str, Any]:
             .named("x")
         ),
         "the stream 'counts' is in the stage 'x' twice": lambda: counts.union(counts.filter("n > 1")).named("x"),
+        "partition_by needs a function": lambda: words.groupBy("word").count().named("x", partition_by="word"),
+        "partition_by=by_length decides where the keys of groupBy go": lambda: words.select("word").named(
+            "x", partition_by=by_length
+        ),
+        "the stage 'x' has none": lambda: words.groupBy().count().named("x", partition_by=by_length),
         r"give the result a name, with .named\('...'\)": lambda: counts.groupBy("n").count().groupBy("count"),
     }
 

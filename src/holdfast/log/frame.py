@@ -43,9 +43,12 @@ class FrameHeader(msgspec.Struct, frozen=True, array_like=True):
 
     `shard` may be `MANY_SHARDS`; then the rows are in shard order and `shard_row_ends` says where each shard's end.
     Where rows of several buckets are in one frame, `bucket_table` has (bucket, highest event time) for each bucket with
-    rows and `bucket_row_ends`, if given, where its rows end (frames of one shard only). `open_windows` counts, per
-    operator, the windows that are open at the end of `bucket_end - 1` (CEC, section 6). `rows` and `schema_crc` are
-    filled in by `encode`.
+    rows and `bucket_row_ends`, if given, where its rows end (frames of one shard only). Of a stage's windows that event
+    time may be ahead of the rows': nothing behind the bucket is below it. Where the rows of each bucket are in the
+    order of the shards that the hash of the columns `destination_by` sends them to, `destination_ends` has the row ends
+    of each bucket's shards, bucket by bucket, as little-endian words of 32 bits. `open_windows` counts, per operator,
+    the windows that are open at the end of `bucket_end - 1` (CEC, section 6). `rows` and `schema_crc` are filled in by
+    `encode`.
     """
 
     kind: int
@@ -62,6 +65,8 @@ class FrameHeader(msgspec.Struct, frozen=True, array_like=True):
     event_time_max_us: int = NO_WATERMARK
     schema_crc: int = 0
     bucket_row_ends: list[int] = []
+    destination_by: list[str] = []
+    destination_ends: bytes = b""
 
 
 class EncodedFrame(msgspec.Struct, frozen=True):

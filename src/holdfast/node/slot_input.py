@@ -1,7 +1,7 @@
 """What a unit reads of the frames of a wave: its own rows, in commit order, with what moves the watermark.
 
 Invariants:
-    * Every unit is shown every frame, if only without rows: its event times move the watermark of all units alike.
+    * The event times of every frame move the watermark of all units alike, whoever reads its rows.
     * Rows of a column-timed slice are sorted by tuple_time, as the union expects: a frame of many shards is sorted
       within each of them only, so a unit that reads all shards gets it shard by shard.
     * A row of a stage's output has the start of its bucket as its tuple_time, whichever wave has made it.
@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -20,16 +20,17 @@ import pyarrow.compute as pc
 from holdfast.log.frame import FrameHeader
 from holdfast.log.segment import read_frame, shard_rows
 from holdfast.log.store import open_store
-from holdfast.model import MANY_SHARDS, NO_WATERMARK
+from holdfast.model import MANY_SHARDS, NO_WATERMARK, bucket_of
 from holdfast.node.messages import FrameOfInput
 from holdfast.operators.bucket_table import bucket_table, microseconds, output_table, output_times
 from holdfast.operators.columns import Words
-from holdfast.operators.union import InputRows, read_schema
+from holdfast.operators.destinations import rows_for
+from holdfast.operators.sharding import take_rows
+from holdfast.operators.union import InputRows, Seen, read_schema
 from holdfast.plan import Source, Stage, StreamSource
 from holdfast.ports import Store
 
 VERIFIED_MAX = 100_000
-_NO_TIMES: Final = np.zeros(0, np.int64)
 
 
 class ReadFrame(NamedTuple):
@@ -70,35 +71,64 @@ class FrameReader:
 def input_rows(
     stage: Stage,
     sources: Mapping[str, Source],
-    shard: int,
+    shards: Sequence[int],
     frames: Sequence[ReadFrame],
     bucket_width_us: int,
-    shards: int,
+    shards_in_all: int,
 ) -> list[list[InputRows]]:
-    """Return each input's frames with the rows that the unit of `shard`, one of `shards`, has to see."""
+    """Return each input's frames with the rows that units of these shards may have to see; frames without are left out.
+
+    One shard, where the stage is sharded as its inputs are; else all units of a wave, and what they pick from.
+    """
     runs: list[list[InputRows]] = [[] for _ in stage.inputs]
     for read in frames:
-        taken = stage.inputs[read.frame.input]
-        source = sources.get(taken.stream)
-        own = shard if stage.sharded else None
+        inputs = stage.inputs[read.frame.input]
+        source = sources.get(inputs.stream)
+        found = runs[read.frame.input]
+        own = shards[0] if stage.sharded else None
         if source is not None and isinstance(source.origin, StreamSource):
-            timed = _timed(read, taken.event_time, source, bucket_width_us)
-            part = None if own is None else (own, shards)
-            runs[read.frame.input] += _foreign_rows(timed, part, source, bucket_width_us)
-        elif source is None:
-            runs[read.frame.input].append(_rows_of_output(read, own, bucket_width_us))
-        else:
-            runs[read.frame.input] += _rows_of(read, own, source.tuple_time)
+            part = None if own is None else (own, shards_in_all)
+            found += _foreign_rows(read, part, source, bucket_width_us)
+        elif source is not None:
+            found += _rows_of(read, own, source.tuple_time)
+        elif own is None and inputs.keyed_by and read.header.destination_by == inputs.keyed_by:
+            found += _rows_sent_to(read, shards, bucket_width_us)
+        elif own is None or read.header.shard == own:
+            found.append(_rows_of_output(read, bucket_width_us))
     return runs
 
 
-def _rows_of_output(read: ReadFrame, shard: int | None, bucket_width_us: int) -> InputRows:
-    """Return a frame of a stage's output, which is of one shard, with its rows or without."""
-    header = read.header
-    if shard is not None and shard != header.shard:
-        return _slice(read, 0, 0, times=_NO_TIMES)
-    times = output_times(header.bucket_table, header.bucket_row_ends, bucket_width_us)
+def event_times(stage: Stage, frames: Sequence[ReadFrame], bucket_width_us: int) -> Seen:
+    """Return the event times of all frames, which move the watermark of all units alike."""
+    found: list[tuple[int, int, int]] = []
+    for read in frames:
+        frame = read.frame
+        if stage.inputs[frame.input].event_time is None:
+            continue
+        table = read.header.bucket_table
+        if frame.stamp_us is not None:
+            table = [(bucket_of(frame.stamp_us, bucket_width_us), frame.event_time_max_us)]
+        found += [(bucket, frame.input, highest) for bucket, highest in table if highest != NO_WATERMARK]
+    return sorted(found)
+
+
+def _rows_of_output(read: ReadFrame, bucket_width_us: int) -> InputRows:
+    """Return a frame of a stage's output, which is of one shard."""
+    times = output_times(read.header.bucket_table, read.header.bucket_row_ends, bucket_width_us)
     return _slice(read, 0, read.batch.num_rows, times=times)
+
+
+def with_event_times(
+    stage: Stage, sources: Mapping[str, Source], frames: Sequence[ReadFrame], bucket_width_us: int
+) -> list[ReadFrame]:
+    """Return the frames, those of another pipeline with the event times that this one's stage asks for."""
+    found = []
+    for read in frames:
+        inputs = stage.inputs[read.frame.input]
+        source = sources.get(inputs.stream)
+        is_foreign = source is not None and isinstance(source.origin, StreamSource)
+        found.append(_timed(read, inputs.event_time, source, bucket_width_us) if is_foreign and source else read)
+    return found
 
 
 def _timed(read: ReadFrame, event_time: str | None, source: Source, bucket_width_us: int) -> ReadFrame:
@@ -127,17 +157,31 @@ def _foreign_rows(
     header = read.header
     if isinstance(source.origin, StreamSource) and source.origin.kind == "stage":
         is_mine = part is None or header.shard % part[1] == part[0]
-        return [_rows_of_output(read, None if is_mine else header.shard + 1, bucket_width_us)]
+        return [_rows_of_output(read, bucket_width_us)] if is_mine else []
     if part is None:
         return _rows_of(read, None, source.tuple_time)
     own, shards = part
     ends = header.shard_row_ends or [header.rows]
-    table = read.header.bucket_table
-    rows: list[InputRows] = []
-    for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
-        if number % shards == own:
-            rows.append(_slice(read, start, end, source.tuple_time, number, () if rows else table))
-    return rows or [_slice(read, 0, 0, source.tuple_time)]
+    return [
+        _slice(read, start, end, source.tuple_time, number)
+        for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
+        if number % shards == own
+    ]
+
+
+def _rows_sent_to(read: ReadFrame, shards: Sequence[int], bucket_width_us: int) -> list[InputRows]:
+    """Return the rows of a frame that are in the order of the shards they go to: those for these shards."""
+    header = read.header
+    rows, places, counts = rows_for(header.destination_ends, len(header.bucket_table), shards)
+    if len(rows) == 0:
+        return []
+    if len(rows) == header.rows:
+        return [_rows_of_output(read, bucket_width_us)]
+    times = output_times(header.bucket_table, np.cumsum(counts), bucket_width_us)
+    start, end = int(rows[0]), int(rows[-1]) + 1
+    # One bucket's rows for shards that lie side by side are a piece of the frame as it is in the segment.
+    batch = read.batch.slice(start, end - start) if end - start == len(rows) else take_rows(read.batch, rows)
+    return [InputRows(batch, None, shard=read.frame.shard, times=times, places=places)]
 
 
 def _rows_of(read: ReadFrame, shard: int | None, tuple_time: str | None) -> list[InputRows]:
@@ -153,11 +197,7 @@ def _rows_of(read: ReadFrame, shard: int | None, tuple_time: str | None) -> list
         for number, (start, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True))
         if end > start
     ]
-    # Once is enough for what moves the watermark.
-    return [
-        _slice(read, start, end, tuple_time, number, read.header.bucket_table if place == 0 else ())
-        for place, (number, start, end) in enumerate(parts)
-    ]
+    return [_slice(read, start, end, tuple_time, number) for number, start, end in parts]
 
 
 def _rows_of_shard(header: FrameHeader, shard: int) -> tuple[int, int]:
@@ -172,7 +212,6 @@ def _slice(
     end: int,
     tuple_time: str | None = None,
     shard: int | None = None,
-    bucket_table: Sequence[tuple[int, int]] | None = None,
     times: Words | None = None,
 ) -> InputRows:
     frame = read.frame
@@ -181,7 +220,7 @@ def _slice(
         read.batch if whole else read.batch.slice(start, end - start),
         frame.stamp_us,
         frame.event_time_max_us,
-        read.header.bucket_table if bucket_table is None else bucket_table,
+        read.header.bucket_table,
         shard if shard is not None else max(frame.shard, 0),
         None if frame.stamp_us is not None else tuple_time,
         times,

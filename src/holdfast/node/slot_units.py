@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Sequence
 
 from holdfast.checkpoint.base import life_of
 from holdfast.checkpoint.snapshot_files import snapshot_path
@@ -28,9 +29,11 @@ from holdfast.node.messages import (
     UnitWork,
 )
 from holdfast.node.slot_context import SlotContext
-from holdfast.node.slot_input import FrameReader, ReadFrame, input_rows
+from holdfast.node.slot_input import FrameReader, ReadFrame, event_times, input_rows, with_event_times
 from holdfast.node.slot_states import SlotStates
 from holdfast.operators.bucket_table import output_table
+from holdfast.operators.destinations import stored_ends
+from holdfast.operators.gathering import Gathered
 from holdfast.operators.phases import Phases
 from holdfast.operators.stage import StreamRows, UnitOperator, UnitOutput
 from holdfast.state import UnitState
@@ -55,12 +58,40 @@ class HeldUnit:
             self.state.close()
 
 
+class _Wave:
+    """What the units of a piece of work share: the frames, read once, and where they pick rows, the rows too."""
+
+    def __init__(self, context: SlotContext, work: ProcessWork, frames: list[ReadFrame]) -> None:
+        self.work = work
+        self._context = context
+        self._stage = context.stages[work.stage]
+        self._width_us = context.topology.bucket_width_us
+        self._frames = with_event_times(self._stage, context.sources, frames, self._width_us)
+        self._seen = event_times(self._stage, self._frames, self._width_us)
+        self._shards = sorted(unit.shard for unit in work.units)
+        self._shared: Gathered | None = None
+
+    def gathered(self, operator: UnitOperator) -> Gathered:
+        """Return what the unit has to see."""
+        if self._stage.sharded:
+            return self._gather(operator, [operator.shard])
+        if self._shared is None:
+            self._shared = self._gather(operator, self._shards)
+        return self._shared
+
+    def _gather(self, operator: UnitOperator, shards: Sequence[int]) -> Gathered:
+        shards_in_all = self._context.topology.shards
+        runs = input_rows(self._stage, self._context.sources, shards, self._frames, self._width_us, shards_in_all)
+        return operator.gather(runs, self.work.bucket_from, self.work.bucket_to, self._seen)
+
+
 class SlotUnits:
     """The units that this process has worked on."""
 
     def __init__(self, context: SlotContext) -> None:
         self.snapshots = SnapshotWriter(context.store)
         self._context = context
+        self._shards = context.topology.shards
         self._states = SlotStates(context)
         self._frames = FrameReader(context.store, context.sources)
         self._phases = Phases()
@@ -104,27 +135,20 @@ class SlotUnits:
         self._phases.begin()
         frames = self._frames.read(self._context.stages[work.stage], work.frames)
         self._phases.end("read")
-        units = [self._process_unit(work, unit, frames) for unit in work.units]
+        wave = _Wave(self._context, work, frames)
+        units = [self._process_unit(wave, unit) for unit in work.units]
         seconds = self._phases.take() | {"total": time.perf_counter() - started}
         return Processed(work.stage, units, work.bucket_from, work.bucket_to, seconds)
 
-    def _process_unit(self, work: ProcessWork, unit: UnitWork, frames: list[ReadFrame]) -> UnitProcessed:
+    def _process_unit(self, wave: _Wave, unit: UnitWork) -> UnitProcessed:
+        work = wave.work
         held = self._open(work.stage, unit)
         state = held.state
         try:
             if state is not None:
                 state.begin(unit.bucket_memory)
             self._phases.end("state")
-            width_us = self._context.topology.bucket_width_us
-            runs = input_rows(
-                held.operator.stage,
-                self._context.sources,
-                unit.shard,
-                frames,
-                width_us,
-                self._context.topology.shards,
-            )
-            output = held.operator.process(runs, work.bucket_from, work.bucket_to, work.ended)
+            output = held.operator.process_gathered(wave.gathered(held.operator), work.ended)
             published = self._append(unit, output)
             snapshot = None
             if state is not None:
@@ -190,6 +214,7 @@ class SlotUnits:
         row_ends = [end - skip for end in rows.row_ends[first:]]
         stage = self._context.stages.get(stream)
         event_time = None if stage is None else stage.event_time
+        destinations = None if rows.destination_ends is None else rows.destination_ends[first * self._shards :] - skip
         header = FrameHeader(
             FrameKind.DATA,
             stream,
@@ -197,8 +222,10 @@ class SlotUnits:
             unit.generation,
             buckets[0],
             buckets[-1] + 1,
-            bucket_table=output_table(batch, event_time, buckets, row_ends),
+            bucket_table=output_table(batch, event_time, buckets, row_ends, rows.reached_us[first:]),
             bucket_row_ends=row_ends,
+            destination_by=[] if destinations is None or stage is None else stage.shard_by,
+            destination_ends=b"" if destinations is None else stored_ends(destinations),
         )
         frame = encode(header, batch)
         self._phases.end("encode")

@@ -40,17 +40,28 @@ def bucket_table(
 
 
 def output_table(
-    batch: pa.RecordBatch, event_time: str | None, buckets: Sequence[int], row_ends: Sequence[int]
+    batch: pa.RecordBatch,
+    event_time: str | None,
+    buckets: Sequence[int],
+    row_ends: Sequence[int],
+    reached_us: Sequence[int] = (),
 ) -> list[tuple[int, int]]:
-    """Return (bucket, highest event time) for each bucket of a stage's output, whose rows end at `row_ends`."""
+    """Return (bucket, highest event time) for each bucket of a stage's output, whose rows end at `row_ends`.
+
+    `reached_us` is an event time that nothing behind the bucket can be below, where one is known.
+    """
     if event_time is None:
         return [(bucket, NO_WATERMARK) for bucket in buckets]
     events = np.asarray(microseconds(batch.column(event_time)).fill_null(NO_WATERMARK))
     highest = np.maximum.reduceat(events, [0, *row_ends[:-1]])
+    if len(reached_us):
+        highest = np.maximum(highest, np.array(reached_us, np.int64))
     return list(zip(buckets, highest.tolist(), strict=True))
 
 
-def output_times(table: Sequence[tuple[int, int]], row_ends: Sequence[int], width_us: int) -> npt.NDArray[np.int64]:
+def output_times(
+    table: Sequence[tuple[int, int]], row_ends: Sequence[int] | npt.NDArray[np.int64], width_us: int
+) -> npt.NDArray[np.int64]:
     """Return the tuple_time of each row of a stage's output: the start of its bucket."""
     starts = np.array([bucket for bucket, _ in table], np.int64) * width_us
     return np.repeat(starts, np.diff(row_ends, prepend=0))

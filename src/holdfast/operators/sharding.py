@@ -36,8 +36,14 @@ def sort_by_shard(
         batch = _sort_by_time(batch, tuple_time)
     if not shard_columns or shards == 1:
         return batch, [batch.num_rows] * shards
-    order, counts = _partition(shard_of(hash_rows(batch, shard_columns), shards), shards)
-    return take_rows(batch, order), np.cumsum(counts).tolist()
+    order, ends = group_by_shard(shard_of(hash_rows(batch, shard_columns), shards), shards)
+    return take_rows(batch, order), ends.tolist()
+
+
+def group_by_shard(shard: Words, shards: int) -> tuple[Words, Words]:
+    """Return the rows' numbers shard by shard, in their order within each, and where those of each shard end."""
+    order, counts = _partition(shard, shards)
+    return order, np.cumsum(counts)
 
 
 def _sort_by_time(batch: pa.RecordBatch, tuple_time: str) -> pa.RecordBatch:

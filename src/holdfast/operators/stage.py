@@ -12,7 +12,7 @@ The caller brackets `process` with `UnitState.begin` and `UnitState.finish(bucke
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
@@ -25,16 +25,19 @@ from holdfast.errors import BadRow
 from holdfast.model import NO_WATERMARK, bucket_of
 from holdfast.operators.aggregates import AggregateLayout, aggregate_layout, finish_aggregates
 from holdfast.operators.columns import Words, fixed_words, from_words, plain, valid_mask
+from holdfast.operators.destinations import order_by_destination
 from holdfast.operators.digest import digest_rows
 from holdfast.operators.expressions import project
-from holdfast.operators.keys import KeyLayout, decode_keys, encode_keys, key_layout, shard_of
+from holdfast.operators.gathering import Gathered, Gatherer
+from holdfast.operators.keys import KeyLayout, decode_keys, key_layout
 from holdfast.operators.late import late_rows
 from holdfast.operators.phases import Phases
-from holdfast.operators.steps import Function, Reject, StepRunner, rejects_batch
+from holdfast.operators.steps import Reject, StepRunner, rejects_batch
 from holdfast.operators.types import TIMESTAMP, arrow_type
 from holdfast.operators.union import (
     BucketRuns,
     InputRows,
+    Seen,
     Slice,
     UnionRows,
     Watermarks,
@@ -42,11 +45,17 @@ from holdfast.operators.union import (
     conform,
     empty_columns,
     follow_watermarks,
-    merge,
     read_schema,
-    tuple_times,
 )
-from holdfast.operators.windows import Closed, CountWindows, Rows, RunningAggregate, TimeWindows, state_layout
+from holdfast.operators.windows import (
+    Closed,
+    CountWindows,
+    Rows,
+    RunningAggregate,
+    TimeWindows,
+    edges_to_come,
+    state_layout,
+)
 from holdfast.state.layout import StateLayout
 
 
@@ -58,7 +67,10 @@ class UnitMeta(msgspec.Struct, array_like=True):
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """Rows of a stream: those of `buckets[j]` end at `row_ends[j]`. All lie in `[bucket_start, bucket_end)`."""
+    """Rows of a stream: those of `buckets[j]` end at `row_ends[j]`. All lie in `[bucket_start, bucket_end)`.
+
+    No row behind `buckets[j]` can have an event time below `reached_us[j]`, where that is known.
+    """
 
     stream: str
     bucket_start: int
@@ -66,6 +78,9 @@ class StreamRows:
     batch: pa.RecordBatch
     buckets: list[int]
     row_ends: list[int]
+    reached_us: list[int] = field(default_factory=list)
+    destination_ends: Words | None = None
+    """The row ends of each bucket's shards, where the rows are in the order of the shards that they go to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +137,7 @@ class UnitOperator:
         shard: int,
         shards: int,
         state: Any,
-        functions: Sequence[Function],
+        functions: Sequence[Any],
         session_time_zone: str,
         bucket_width_us: int,
         phases: Phases | None = None,
@@ -142,39 +157,53 @@ class UnitOperator:
             union_schema = pa.schema(
                 [pa.field(c.name, arrow_type(c.expression.type), c.nullable) for c in self._aggregating.columns.columns]
             )
-        self._union_schema = union_schema
+        columns = None if self._aggregating is None else self._aggregating.columns
+        keys = None if self._aggregating is None else self._aggregating.keys
+        self._gatherer = Gatherer(stage, shards, functions, bucket_width_us, columns, keys, union_schema)
         self._bucket_to = 0
         self._bucket_from = 0
+
+    def gather(
+        self, runs: Sequence[Sequence[InputRows]], bucket_from: int, bucket_to: int, seen: Seen | None = None
+    ) -> Gathered:
+        """Bring together the rows of a wave: for each input its frames in commit order, as `Gatherer.gather`."""
+        gathered = self._gatherer.gather(runs, bucket_from, bucket_to, self.shard, seen)
+        self.phases.end("order")
+        return gathered
 
     def process(
         self, runs: Sequence[Sequence[InputRows]], bucket_from: int, bucket_to: int, ended: bool = False
     ) -> UnitOutput:
         """Process all rows of the buckets `[bucket_from, bucket_to)`: for each input its frames in commit order."""
-        assert len(runs) == len(self.stage.inputs), "one list of frames for each input"
-        self._bucket_from, self._bucket_to = bucket_from, bucket_to
-        runners = [self._runner(number) for number in range(len(runs))]
-        slices = [part for number, frames in enumerate(runs) for part in self._prepare(number, frames, runners)]
-        if not slices and not ended and self._closes_nothing(runs):
-            return self._nothing(runs)
-        union = merge(slices, self._union_schema, self.bucket_width_us)
+        return self.process_gathered(self.gather(runs, bucket_from, bucket_to), ended)
+
+    def process_gathered(self, found: Gathered, ended: bool = False) -> UnitOutput:
+        """Process what this unit, or another one of a stage whose units pick their rows, has gathered."""
+        self._bucket_from, self._bucket_to = found.bucket_from, found.bucket_to
+        found = found.of(self.shard)
         self.phases.end("order")
+        if found.is_empty and not ended and self._closes_nothing(found.seen):
+            return self._nothing(found.seen)
         late: list[StreamRows] = []
         if self._aggregating is None:
-            made = [(union.batch, union.times)]
-            rows_in, rows_late, meta = len(union.times), 0, b""
+            made = [(found.union.batch, found.union.times)]
+            rows_in, rows_late, meta = len(found.union.times), 0, b""
         else:
-            made, late, rows_in, rows_late, meta = self._aggregate(self._aggregating, union, runs, runners, ended)
+            made, late, rows_in, rows_late, meta = self._aggregate(self._aggregating, found, ended)
         after = StepRunner(self.stage.name, self.stage.steps, "stop", self.functions, self.bucket_width_us)
-        batch, found = self._after(after, made)
-        row_ends = found.ends.tolist()
+        batch, runs = self._after(after, made)
+        destination_ends = None
+        if self.stage.shard_by and self.shards > 1 and batch.num_rows:
+            batch, destination_ends = order_by_destination(batch, runs, self.stage.shard_by, self.shards)
+        row_ends = runs.ends.tolist()
         digests = digest_rows(batch, row_ends)
-        counts = np.diff(found.ends, prepend=0).tolist()
-        buckets = found.buckets.tolist()
+        counts = np.diff(runs.ends, prepend=0).tolist()
+        buckets = runs.buckets.tolist()
         self.phases.end("encode")
         return UnitOutput(
-            rows=[self._stream_rows(self.stage.name, batch, found)] if batch.num_rows else [],
+            rows=[self._output_rows(batch, runs, found.seen, destination_ends)] if batch.num_rows else [],
             late=late,
-            rejects=[rows for runner in [*runners, after] for rows in self._rejects(runner)],
+            rejects=[rows for runner in [*found.runners, after] for rows in self._rejects(runner)],
             digests=list(zip(buckets, counts, digests, strict=True)),
             rows_in=rows_in,
             rows_late=rows_late,
@@ -183,123 +212,73 @@ class UnitOperator:
 
     # A wave without rows for this unit: with many units, that is most of them, so it has to cost next to nothing.
 
-    def _closes_nothing(self, runs: Sequence[Sequence[InputRows]]) -> bool:
+    def _closes_nothing(self, seen: Seen) -> bool:
         """Return whether no window closes if there are no rows."""
         if self._aggregating is None or not isinstance(self._aggregating.spec.window, plan.TimeWindow):
             return True
-        watermarks, _ = self._follow(runs)
+        watermarks, _ = self._follow(seen)
         return not TimeWindows(self.state, self._aggregating.aggregates, self._aggregating.spec.window).closes(
             watermarks
         )
 
-    def _nothing(self, runs: Sequence[Sequence[InputRows]]) -> UnitOutput:
+    def _nothing(self, seen: Seen) -> UnitOutput:
         meta = b""
         if self._aggregating is not None:
-            meta = msgspec.msgpack.encode(UnitMeta(self._follow(runs)[1])) if any(runs) else self.state.meta
+            meta = msgspec.msgpack.encode(UnitMeta(self._follow(seen)[1])) if seen else self.state.meta
         return UnitOutput([], [], [], [], 0, 0, meta)
+
+    def _output_rows(
+        self, batch: pa.RecordBatch, runs: BucketRuns, seen: Seen, destination_ends: Words | None
+    ) -> StreamRows:
+        """Return the output, with the event times that the windows still to come cannot be below."""
+        rows = replace(self._stream_rows(self.stage.name, batch, runs), destination_ends=destination_ends)
+        edge = self.stage.event_time_edge
+        if edge is None:
+            return rows
+        assert self._aggregating is not None and isinstance(self._aggregating.spec.window, plan.TimeWindow)
+        watermarks, _ = self._follow(seen)
+        reached = edges_to_come(self._aggregating.spec.window, edge, watermarks.at_end(runs.buckets))
+        return replace(rows, reached_us=reached.tolist())
 
     def _stream_rows(self, stream: str, batch: pa.RecordBatch, runs: BucketRuns) -> StreamRows:
         return StreamRows(stream, self._bucket_from, self._bucket_to, batch, runs.buckets.tolist(), runs.ends.tolist())
 
-    # Before the union.
-
-    def _runner(self, number: int) -> StepRunner:
-        """Return what runs an input's steps and, as the last one, the aggregation's own expressions."""
-        source = self.stage.inputs[number]
-        steps = list(source.steps)
-        if self._aggregating is not None:
-            steps.append(self._aggregating.columns)
-        return StepRunner(source.stream, steps, source.on_error, self.functions, self.bucket_width_us)
-
-    def _prepare(self, number: int, frames: Sequence[InputRows], runners: Sequence[StepRunner]) -> list[Slice]:
-        """Return an input's rows as its steps leave them, frame by frame."""
-        positions: dict[tuple[int, int], int] = {}
-        prepared = []
-        for frame in frames:
-            for part in self._cut(number, frame, positions, runners[number].calls_functions):
-                prepared.append(runners[number].run(part))
-        return prepared
-
-    def _cut(
-        self, number: int, frame: InputRows, positions: dict[tuple[int, int], int], by_bucket: bool
-    ) -> list[Slice]:
-        """Return a frame's rows of this wave's buckets: one slice, or one for each bucket."""
-        width = self.bucket_width_us
-        if frame.stamp_us is not None:
-            inside = self._bucket_from <= bucket_of(frame.stamp_us, width) < self._bucket_to
-            cuts = [0, frame.batch.num_rows] if inside and frame.batch.num_rows else []
-        else:
-            cuts = self._cuts(tuple_times(frame))
-        times = tuple_times(frame)
-        shard = self.shard if self.stage.sharded else frame.shard
-        slices = []
-        starts = cuts if by_bucket else [*cuts[:1], *cuts[-1:]]
-        for first, last in pairwise(starts):
-            source = frame.batch.slice(first, last - first)
-            position = positions.get((shard, bucket_of(int(times[first]), width)), 0)
-            rows = np.arange(last - first, dtype=np.int64)
-            part = times[first:last]
-            slices.append(Slice(number, shard, position, source, part, source, part, rows))
-        for first, last in pairwise(cuts):
-            place = (shard, bucket_of(int(times[first]), width))
-            positions[place] = positions.get(place, 0) + last - first
-        return slices
-
-    def _cuts(self, times: Words) -> list[int]:
-        """Return where each bucket of this wave begins in ascending tuple_times, and where the last one ends."""
-        start = int(np.searchsorted(times, self._bucket_from * self.bucket_width_us))
-        end = int(np.searchsorted(times, self._bucket_to * self.bucket_width_us))
-        if start == end:
-            return []
-        return [start, *(bucket_runs(times[start:end], self.bucket_width_us).ends + start).tolist()]
-
     # The aggregation.
 
     def _aggregate(
-        self,
-        found: _Aggregating,
-        union: UnionRows,
-        runs: Sequence[Sequence[InputRows]],
-        runners: Sequence[StepRunner],
-        ended: bool,
+        self, found: _Aggregating, own: Gathered, ended: bool
     ) -> tuple[list[tuple[pa.RecordBatch, Words]], list[StreamRows], int, int, bytes]:
-        union = self._own_rows(found, union)
-        watermarks, maxima = self._follow(runs)
+        union = own.union
+        watermarks, maxima = self._follow(own.seen)
         limits = np.repeat(watermarks.at_start(union.runs.buckets), np.diff(union.runs.ends, prepend=0))
         try:
-            closed, late = self._fold(found, union, limits, watermarks, ended)
+            closed, late = self._fold(found, own, limits, watermarks, ended)
         except BadRow as error:
-            raise self._named(error, union, runners) from error
+            raise self._named(error, union, own.runners) from error
         self.phases.end("kernel")
         rows_late = int(np.count_nonzero(late))
         side = []
         if rows_late:
-            for number, (batch, buckets) in late_rows(union, late, self.stage.inputs, runners, self.bucket_width_us):
+            for number, (batch, buckets) in late_rows(
+                union, late, self.stage.inputs, own.runners, self.bucket_width_us
+            ):
                 side.append(self._stream_rows(self.stage.inputs[number].stream, batch, buckets))
         made = [(self._results(found, part), part.buckets * self.bucket_width_us) for part in closed]
         return made, side, len(union.times), rows_late, msgspec.msgpack.encode(UnitMeta(maxima))
 
-    def _own_rows(self, found: _Aggregating, union: UnionRows) -> UnionRows:
-        """Return the rows whose keys belong to this unit's shard."""
-        if self.stage.sharded or self.shards == 1:
-            return union
-        keys = encode_keys(found.keys, union.batch.columns[: found.key_count], len(union.times))
-        own = np.flatnonzero(shard_of(keys.hashes, self.shards) == self.shard)
-        return union if len(own) == len(union.times) else union.take(own)
-
-    def _follow(self, runs: Sequence[Sequence[InputRows]]) -> tuple[Watermarks, list[int]]:
+    def _follow(self, seen: Seen) -> tuple[Watermarks, list[int]]:
         inputs = self.stage.inputs
         stored = self.state.meta
         maxima = msgspec.msgpack.decode(stored, type=UnitMeta).event_time_max_us if stored else []
         maxima = maxima or [NO_WATERMARK] * len(inputs)
-        delays = [None if source.event_time is None else source.delay_us for source in inputs]
-        return follow_watermarks(runs, delays, maxima, (self._bucket_from, self._bucket_to), self.bucket_width_us)
+        return follow_watermarks(seen, [None if each.event_time is None else each.delay_us for each in inputs], maxima)
 
     def _fold(
-        self, found: _Aggregating, union: UnionRows, limits: Words, watermarks: Watermarks, ended: bool
+        self, found: _Aggregating, own: Gathered, limits: Words, watermarks: Watermarks, ended: bool
     ) -> tuple[list[Closed], Any]:
+        union, keys = own.union, own.keys
+        assert keys is not None, "an aggregation's rows have keys"
         columns = [plain(column) for column in union.batch.columns]
-        keys = encode_keys(found.keys, columns[: found.key_count], len(union.times))
         arguments = columns[found.key_count : found.key_count + len(found.aggregates.expressions)]
         rows = Rows(keys, arguments, union.times, union.runs)
         window = found.spec.window

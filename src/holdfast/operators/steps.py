@@ -163,6 +163,8 @@ class StepRunner:
         place = f"stream {self.stream!r}, shard {part.shard}, bucket {bucket}"
         if part.origin is None:
             return f"{place}, row {row} behind a function"
+        if part.places is not None:
+            return f"{place}, position {part.places[part.origin[row]]}"
         first = int(np.searchsorted(part.source_times, bucket * self.bucket_width_us))
         position = int(part.origin[row]) - first + (part.position if first == 0 else 0)
         return f"{place}, position {position}"

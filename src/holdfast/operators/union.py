@@ -38,6 +38,8 @@ class InputRows:
     shard: int = 0
     tuple_time: str | None = None
     times: Words | None = None
+    places: Words | None = None
+    """The place of each row in its bucket, where the rows are not all that the frame has of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,8 @@ class Slice:
     source: pa.RecordBatch
     source_times: Words
     origin: Words | None
+    places: Words | None = None
+    """The place of each source row in its (stream, shard, bucket), where they do not go on from `position`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +192,10 @@ class Watermarks:
         """Return the watermark as each of the buckets begins, which decides what is late in it."""
         return np.concatenate([[self.before], self.after])[np.searchsorted(self.buckets, buckets, side="left")]
 
+    def at_end(self, buckets: Words) -> Words:
+        """Return the watermark as each of the buckets has ended."""
+        return np.concatenate([[self.before], self.after])[np.searchsorted(self.buckets, buckets, side="right")]
+
     def last(self) -> int:
         return int(self.after[-1]) if len(self.after) else self.before
 
@@ -196,26 +204,29 @@ class Watermarks:
         return self.buckets[np.searchsorted(self.after, ends, side="left")]
 
 
+Seen = Sequence[tuple[int, int, int]]
+"""(bucket, input, highest event time) of frames, in this order."""
+
+
+def seen_event_times(runs: Sequence[Sequence[InputRows]], timed: Sequence[bool], bucket_width_us: int) -> Seen:
+    """Return the event times of the inputs that are `timed`: what moves the watermark, bucket by bucket."""
+    return sorted(
+        (bucket, number, highest)
+        for number, frames in enumerate(runs)
+        if timed[number]
+        for frame in frames
+        for bucket, highest in _event_times(frame, bucket_width_us)
+        if highest != NO_WATERMARK
+    )
+
+
 def follow_watermarks(
-    runs: Sequence[Sequence[InputRows]],
-    delays_us: Sequence[int | None],
-    maxima_us: Sequence[int],
-    bucket_range: tuple[int, int],
-    bucket_width_us: int,
+    seen: Seen, delays_us: Sequence[int | None], maxima_us: Sequence[int]
 ) -> tuple[Watermarks, list[int]]:
-    """Return the union's watermark over a range of buckets, and the inputs' highest event times at its end.
+    """Return the union's watermark over the buckets seen, and the inputs' highest event times at their end.
 
     The delay of an input without event time is None; it has no say. `maxima_us` are the highest event times before.
     """
-    seen = [
-        (bucket, number, highest)
-        for number, frames in enumerate(runs)
-        if delays_us[number] is not None
-        for frame in frames
-        for bucket, highest in _event_times(frame, bucket_width_us)
-        if bucket_range[0] <= bucket < bucket_range[1] and highest != NO_WATERMARK
-    ]
-    seen.sort()
     maxima = list(maxima_us)
     before = _watermark(maxima, delays_us)
     buckets: list[int] = []

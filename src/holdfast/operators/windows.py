@@ -373,6 +373,14 @@ class TimeWindows(Windows):
         return in_order(closed)
 
 
+def edges_to_come(window: plan.TimeWindow, edge: str, watermarks: Words) -> Words:
+    """Return, for each watermark, the first edge ("start" or "end") of a window that it has not closed."""
+    past = (watermarks - window.start_us - window.size_us) % window.slide_us
+    ends = watermarks - past + window.slide_us
+    found = ends if edge == "end" else ends - window.size_us
+    return np.where(watermarks == NO_WATERMARK, NO_WATERMARK, found)
+
+
 def _limit(watermarks: Watermarks) -> int:
     """Return what the end of a window that closes is below."""
     # Only a row's event time moves the watermark; without one nothing can have come to its end.

@@ -11,7 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -20,6 +20,7 @@ import pyarrow as pa
 
 from holdfast import plan
 from holdfast.errors import UnsupportedQuery
+from holdfast.operators.partition_function import PartitionFunction
 from holdfast.operators.types import arrow_type
 from holdfast.origins import Origin, behind
 from holdfast.pipeline.lineage import (
@@ -37,8 +38,15 @@ _SURELY_FIT: Final = 16
 """So many aggregates over all open windows of a key, and keys, have room in a record whatever their types are."""
 _OPEN_WINDOWS_MAX: Final = 1000
 
-Sharding = tuple[frozenset[str], ...] | None
-"""For each key whose hash gives a row's shard: the columns that hold it. None: rows may be in any shard."""
+@dataclass(frozen=True, slots=True)
+class Sharding:
+    """For each key that gives a row's shard: the columns that hold it; and the number of the user's function, if one's.
+
+    None in its place: rows may be in any shard.
+    """
+
+    columns: tuple[frozenset[str], ...]
+    function: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +74,13 @@ class DeclaredSource:
 
 @dataclass(frozen=True, slots=True)
 class DeclaredStage:
-    """A named stream: its tree, the schema of its rows, its dial."""
+    """A named stream: its tree, the schema of its rows, its dial, and what decides its shards instead of a hash."""
 
     name: str
     node: Node
     schema: bytes
     checkpoint_every_us: int | None
+    partition_by: PartitionFunction | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +97,22 @@ class Functions:
     """The user's functions, numbered in the order they are met."""
 
     def __init__(self) -> None:
-        self.table: list[Callable[..., Any]] = []
+        self.table: list[Any] = []
         self._numbers: dict[int, int] = {}
 
     def number(self, node: MapNode) -> int:
         """Return the number of a node's function; a node that is met twice keeps its number."""
-        if id(node) not in self._numbers:
-            self._numbers[id(node)] = len(self.table)
-            self.table.append(node.function)
-        return self._numbers[id(node)]
+        return self._number(node, node.function)
+
+    def number_of_partitioning(self, by: PartitionFunction) -> int:
+        """Return the number of a function that decides shards; two stages with the same one have the same number."""
+        return self._number(by.function, by)
+
+    def _number(self, identity: object, function: Any) -> int:
+        if id(identity) not in self._numbers:
+            self._numbers[id(identity)] = len(self.table)
+            self.table.append(function)
+        return self._numbers[id(identity)]
 
 
 def compile_topology(
@@ -104,7 +120,7 @@ def compile_topology(
     sources: Mapping[str, DeclaredSource],
     stages: Sequence[DeclaredStage],
     sinks: Sequence[plan.Sink],
-) -> tuple[plan.Topology, list[Callable[..., Any]]]:
+) -> tuple[plan.Topology, list[Any]]:
     """Return the whole pipeline as data, and the table of the user's functions it refers to by number."""
     compiler = _StageCompiler(sources, stages)
     made = [compiler.stage(declared) for declared in stages]
@@ -150,10 +166,22 @@ class _StageCompiler:
             steps=[step for node in behind for step in self._steps(node)],
             schema=declared.schema,
             checkpoint_every_us=declared.checkpoint_every_us,
+            partition_by=self._partitioning(declared, aggregation),
         )
         if aggregation is not None:
             _check_state(stage, aggregation)
         return _Made(stage, branches)
+
+    def _partitioning(self, declared: DeclaredStage, node: AggregationNode | None) -> plan.Partitioning | None:
+        by = declared.partition_by
+        if by is None:
+            return None
+        if node is None or not node.aggregation.keys:
+            raise UnsupportedQuery(
+                f"partition_by={by.name} decides where the keys of groupBy go, and the stage {declared.name!r} has "
+                f"none; name it without partition_by (at {by.line})"
+            )
+        return plan.Partitioning(self.functions.number_of_partitioning(by), by.name)
 
     def _steps(self, node: StepNode | MapNode) -> Sequence[plan.Step]:
         return (self._map(node, "stop"),) if isinstance(node, MapNode) else node.steps
@@ -322,6 +350,8 @@ def _asked_sharding(stream: str, made: Sequence[_Made]) -> tuple[str, ...] | Non
     without state leaves rows in their shards, so what is asked of its output is asked of its input.
     """
     for each, branch in _readers(stream, made):
+        if each.stage.partition_by is not None:
+            continue
         if each.stage.aggregation is not None:
             columns = _key_columns(each, branch)
         else:
@@ -345,44 +375,93 @@ def _event_time(stream: str, made: Sequence[_Made], instead: str) -> str | None:
     return asked[0] if asked else None
 
 
+def _window_edge(stage: plan.Stage, column: str | None) -> Literal["start", "end"] | None:
+    """Return which edge of the stage's own windows a column of its output is, unchanged; None if it is none."""
+    spec = stage.aggregation
+    if column is None or spec is None or not isinstance(spec.window, plan.TimeWindow):
+        return None
+    edge: Literal["start", "end"] | None = None
+    for step in reversed([plan.Project(spec.outputs), *stage.steps]):
+        if isinstance(step, plan.MapInArrow):
+            return None
+        if not isinstance(step, plan.Project):
+            continue
+        found = next(each.expression for each in step.columns if each.name == column)
+        if isinstance(found, plan.Call) and found.function == "field" and edge is None:
+            found, ordinal = found.arguments
+            assert isinstance(ordinal, plan.Constant), "the analysis gives a field's place"
+            edge = "start" if ordinal.value == 0 else "end"
+        if not isinstance(found, plan.Column):
+            return None
+        column = found.name
+    return edge if column == spec.window_column else None
+
+
 def _with_sharding(made: Sequence[_Made], sources: Sequence[plan.Source]) -> list[plan.Stage]:
     """Return the stages, each of which knows whether a shard of it reads nothing but the same shard of its inputs."""
-    shardings: dict[str, Sharding] = {
-        source.name: None if source.is_foreign else tuple(frozenset({column}) for column in source.shard_by)
+    shardings: dict[str, Sharding | None] = {
+        source.name: None if source.is_foreign else Sharding(tuple(frozenset({column}) for column in source.shard_by))
         for source in sources
     }
     stages = []
     for each in made:
         # Without an aggregation rows may be anywhere.
         sharded = each.stage.aggregation is None or all(
-            _is_aligned(_key_columns(each, branch), shardings[branch.stream]) for branch in each.branches
+            _is_aligned(each.stage, _key_columns(each, branch), shardings[branch.stream]) for branch in each.branches
         )
         event_time = _event_time(each.stage.name, made, "name the rows twice, as two streams")
-        stages.append(msgspec.structs.replace(each.stage, sharded=sharded, event_time=event_time))
+        edge = _window_edge(each.stage, event_time)
+        stage = msgspec.structs.replace(each.stage, sharded=sharded, event_time=event_time, event_time_edge=edge)
+        stages.append(stage if sharded else _with_keys(stage, each))
         shardings[each.stage.name] = _output_sharding(each, shardings)
-    return stages
+    return [msgspec.structs.replace(stage, shard_by=_picked_by(stage.name, stages)) for stage in stages]
 
 
-def _is_aligned(columns: Sequence[str] | None, sharding: Sharding) -> bool:
-    if columns is None or sharding is None or len(columns) != len(sharding):
+def _with_keys(stage: plan.Stage, made: _Made) -> plan.Stage:
+    """Return a stage whose units pick their rows, with what of each input they pick by where that is its hash."""
+    if stage.partition_by is not None:
+        return stage
+    keys = [list(_key_columns(made, branch) or ()) for branch in made.branches]
+    inputs = [msgspec.structs.replace(read, keyed_by=columns) for read, columns in zip(stage.inputs, keys, strict=True)]
+    return msgspec.structs.replace(stage, inputs=inputs)
+
+
+def _picked_by(stream: str, stages: Sequence[plan.Stage]) -> list[str]:
+    """Return the columns by which all stages that pick their rows from a stream do so; nothing where they differ."""
+    picking = [read.keyed_by for stage in stages if not stage.sharded for read in stage.inputs if read.stream == stream]
+    return picking[0] if picking and all(columns == picking[0] for columns in picking) else []
+
+
+def _is_aligned(stage: plan.Stage, columns: Sequence[str] | None, sharding: Sharding | None) -> bool:
+    if columns is None or sharding is None or len(columns) != len(sharding.columns):
         return False
-    return all(column in same for column, same in zip(columns, sharding, strict=True))
+    function = None if stage.partition_by is None else stage.partition_by.function
+    same = all(column in there for column, there in zip(columns, sharding.columns, strict=True))
+    # Without keys all rows are in the first shard, whatever the function.
+    return same and (function == sharding.function or not columns)
 
 
-def _output_sharding(made: _Made, shardings: Mapping[str, Sharding]) -> Sharding:
+def _output_sharding(made: _Made, shardings: Mapping[str, Sharding | None]) -> Sharding | None:
     """Return how a stage's output is sharded: by its keys, or as all its inputs are."""
     aggregation = made.stage.aggregation
     if aggregation is not None:
         steps = [plan.Project(aggregation.outputs), *made.stage.steps]
         origin = behind({key.name: key.name for key in aggregation.keys}, steps)
-        return tuple(_columns_of(origin, {key.name}) for key in aggregation.keys)
-    found: Sharding = None
+        by = made.stage.partition_by
+        columns = tuple(_columns_of(origin, {key.name}) for key in aggregation.keys)
+        return Sharding(columns, None if by is None else by.function)
+    found: Sharding | None = None
     for number, branch in enumerate(made.branches):
         sharding = shardings[branch.stream]
-        if sharding is None or (found is not None and len(sharding) != len(found)):
+        if sharding is None:
             return None
-        own = tuple(_columns_of(branch.origin, columns) for columns in sharding)
-        found = own if number == 0 or found is None else tuple(a & b for a, b in zip(found, own, strict=True))
+        own = tuple(_columns_of(branch.origin, columns) for columns in sharding.columns)
+        if number == 0 or found is None:
+            found = Sharding(own, sharding.function)
+            continue
+        if len(own) != len(found.columns) or sharding.function != found.function:
+            return None
+        found = Sharding(tuple(a & b for a, b in zip(found.columns, own, strict=True)), found.function)
     return found
 
 

@@ -8,7 +8,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -16,6 +16,7 @@ import msgspec
 from holdfast import plan
 from holdfast.config import absolute, check_name, duration_us
 from holdfast.errors import AlreadyExists, Misconfigured, UnsupportedQuery
+from holdfast.operators.partition_function import PartitionFunction
 from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
@@ -215,13 +216,16 @@ class Pipeline:
             raise Misconfigured(f"{schema!r} is not a schema; give a StructType or text: 'item string, price double'")
         return schema
 
-    def register_stage(self, name: str, node: Node, schema: StructType) -> None:
+    def register_stage(
+        self, name: str, node: Node, schema: StructType, partition_by: PartitionFunction | None = None
+    ) -> None:
         """Keep a stream that was given a name, as the stage that makes it."""
         from holdfast.spark.types import arrow_schema
 
         self._check_new(name)
         _check_columns(name, schema)
-        declared = DeclaredStage(name, node, arrow_schema(schema).serialize().to_pybytes(), self._checkpoint_every_us)
+        stored = arrow_schema(schema).serialize().to_pybytes()
+        declared = DeclaredStage(name, node, stored, self._checkpoint_every_us, partition_by)
         # What cannot be is said at the line of the stage that asks for it, not when the pipeline starts.
         stages = [*self._stages.values(), declared]
         compile_topology(Settings(self.name, 1, self.bucket_width_us, "UTC"), self._sources, stages, [])
@@ -229,8 +233,7 @@ class Pipeline:
 
     def set_checkpoint(self, stage: str, every_us: int | None) -> None:
         """Set how often a stage's state is written; None for never."""
-        declared = self._stages[stage]
-        self._stages[stage] = DeclaredStage(declared.name, declared.node, declared.schema, every_us)
+        self._stages[stage] = replace(self._stages[stage], checkpoint_every_us=every_us)
 
     def add_sink(self, stream: str, target: plan.ParquetSink | plan.ConsoleSink) -> None:
         """Send a named stream to a sink, whose own name is kept in the store and follows from the order of calls."""

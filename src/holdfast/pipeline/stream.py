@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from holdfast import plan
 from holdfast.config import check_name, interval_us
 from holdfast.errors import Misconfigured, UnsupportedQuery
+from holdfast.operators.partition_function import PartitionFunction
 from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import Checkpoint, checkpoint_every_us
 from holdfast.pipeline.lineage import (
@@ -189,7 +190,7 @@ class Stream:
         if not callable(func):
             raise Misconfigured(f"mapInArrow needs a function, and {func!r} is none")
         result = self._pipeline.struct_type(schema)
-        name = getattr(func, "__qualname__", type(func).__qualname__)
+        name = _name_of(func)
         node = MapNode(
             self._node,
             func,
@@ -201,13 +202,20 @@ class Stream:
         return self._next(catalyst.empty_frame(self._pipeline.spark, result), node)
 
     @names_the_line
-    def named(self, name: str) -> Stream:
-        """Give the stream a name: it becomes a durable stream of the pipeline, with a stage that makes it."""
+    def named(self, name: str, partition_by: Callable[..., Any] | None = None) -> Stream:
+        """Give the stream a name: it becomes a durable stream of the pipeline, with a stage that makes it.
+
+        `partition_by` says where the keys of its groupBy go: a function from a RecordBatch of the key columns to an
+        Arrow array of whole numbers. A row's shard is its number modulo the shards; without it, the hash of the keys.
+        """
         check_name(name, "a stream")
+        if partition_by is not None and not callable(partition_by):
+            raise Misconfigured(f"partition_by needs a function, and {partition_by!r} is none")
         if isinstance(self._node, (SourceNode, StageNode)):
             kind = "source" if isinstance(self._node, SourceNode) else "stream"
             raise Misconfigured(f"the {kind} {self._node.name!r} has a name already; select from it for a new stream")
-        self._pipeline.register_stage(name, self._node, self.schema)
+        by = None if partition_by is None else PartitionFunction(partition_by, _name_of(partition_by), users_line())
+        self._pipeline.register_stage(name, self._node, self.schema, by)
         return Stream(self._pipeline, self._frame, StageNode(name, self._node, users_line()), name)
 
     @names_the_line
@@ -293,6 +301,10 @@ class Stream:
 
     def _next(self, frame: DataFrame, node: Node) -> Stream:
         return Stream(self._pipeline, frame, node)
+
+
+def _name_of(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
 
 
 def refuse_later(**dials: object) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
+from bench import words
 from bench.data import prepare, tuples_of_file
 from bench.sender import SCHEMA, FolderSender, Rhythm, batches, send_at, stamped
 
@@ -49,3 +52,25 @@ def test_a_file_in_the_folder_is_whole_and_names_go_on(tmp_path: Path, file_form
         assert parquet.read_table(files[0]).cast(SCHEMA) == table
     else:
         assert len(files[0].read_text().splitlines()) == table.num_rows
+
+
+def test_words_are_the_same_each_time_in_the_order_of_their_event_times_and_few_come_often(tmp_path: Path) -> None:
+    folder = words.prepare(tmp_path / "a", 3_000)
+    table = parquet.read_table(folder)
+    assert table.equals(parquet.read_table(words.prepare(tmp_path / "b", 3_000)))
+    assert table.schema.equals(words.SCHEMA) and table.num_rows == 3_000
+    times = table["at"].cast(pa.int64()).to_pylist()
+    assert times == sorted(times)
+    assert len(set(words.vocabulary().to_pylist())) == words.VOCABULARY
+    often = max(Counter(table["word"].to_pylist()).values())
+    assert 100 < often < 1_000
+
+
+def test_a_flow_of_words_has_the_time_of_its_sending_as_event_time() -> None:
+    sent: list[pa.Table] = []
+    rhythm = Rhythm(tuples_per_second=1_000, batches_per_second=100, keys=1)
+    send_at(rhythm, sent.append, 0.03, words.flow(rhythm), words.at_once)
+    assert [table.num_rows for table in sent] == [10] * 3
+    assert all(len(set(table["at"].to_pylist())) == 1 for table in sent)
+    ends = words.ends_us(sent[0]["at"], 5)
+    assert ends.tolist() == [time + 5 for time in sent[0]["at"].cast(pa.int64()).to_pylist()]

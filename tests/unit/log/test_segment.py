@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -146,3 +147,14 @@ def test_frames_that_a_failed_write_left_unsynced_do_not_count() -> None:
     after = FaultyStore(disk=after.disk)
     assert read_batch(after, kept, SCHEMA).equals(batch(1))
     assert read_batch(after, fresh, SCHEMA).equals(batch(4))
+
+
+def test_a_header_from_before_a_field_was_added_is_read_with_its_default() -> None:
+    header = FrameHeader(
+        FrameKind.DATA, "counts", 3, 7, 10, 12, 5, bucket_table=[(10, 1), (11, 2)], bucket_row_ends=[2, 5]
+    )
+    fields = msgspec.to_builtins(header)
+    for added_since in (2, 3):
+        older = msgspec.msgpack.decode(msgspec.msgpack.encode(fields[:-added_since]), type=FrameHeader)
+        assert (older.destination_by, older.destination_ends) == ([], b"")
+        assert older.bucket_table == header.bucket_table

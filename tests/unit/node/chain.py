@@ -22,8 +22,13 @@ def schema_of(stage: plan.Stage) -> pa.Schema:
     return pa.ipc.read_schema(pa.py_buffer(stage.schema))
 
 
-def chain_of(folder: Path, key: str | None, windowed: bool = False, shards: int = 3, seed: int = 1) -> SlotSession:
-    """Return `totals`, count windows by item, and behind it a stage by `key`: "item" is one-to-one."""
+def chain_of(
+    folder: Path, key: str | None, windowed: bool = False, shards: int = 3, seed: int = 1, ordered: bool = False
+) -> SlotSession:
+    """Return `totals`, count windows by item, and behind it a stage by `key`: "item" is one-to-one.
+
+    Rows of `totals` may be ordered by where they go to.
+    """
     totals = make_stage(SCHEMA, ["item"], [*AGGREGATES, LATEST], plan.CountWindow(3, 2), inputs=("north",))
     totals = msgspec.structs.replace(totals, name="totals", event_time="latest" if windowed else None)
     made = schema_of(totals)
@@ -41,8 +46,11 @@ def chain_of(folder: Path, key: str | None, windowed: bool = False, shards: int 
         delay_us=WIDTH_US if windowed else 0,
         sharded=key == "item",
     )
-    topology = topology_of(totals, shards)
     behind = msgspec.structs.replace(behind, name="behind")
+    if ordered and key is not None:
+        totals = msgspec.structs.replace(totals, shard_by=[key])
+        behind = msgspec.structs.replace(behind, inputs=[msgspec.structs.replace(behind.inputs[0], keyed_by=[key])])
+    topology = topology_of(totals, shards)
     session = SlotSession(folder, msgspec.structs.replace(topology, stages=[totals, behind]))
     for bucket in range(FIRST, FIRST + BUCKETS):
         session.feed("north", some_rows(seed, bucket, 30), bucket)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pyarrow as pa
 import pytest
@@ -13,6 +14,9 @@ from tests.unit.node.slot_session import SlotSession
 
 from holdfast.model import FIRST_BUCKET, NO_WATERMARK
 from holdfast.node.ranges import rows_in_order
+from holdfast.operators import destinations
+from holdfast.operators.keys import shard_of
+from holdfast.operators.sharding import hash_rows
 
 
 def run(session: SlotSession, ends: Sequence[int]) -> SlotSession:
@@ -86,3 +90,30 @@ def test_without_memory_a_later_stage_is_rebuilt_from_what_the_one_before_has_pu
     assert session.digests() == undisturbed.turn_to("behind").digests()
     session.close()
     undisturbed.close()
+
+
+def test_rows_in_the_order_of_where_they_go_stay_so_when_a_part_of_their_wave_is_out_already(tmp_path: Path) -> None:
+    with mock.patch.object(destinations, "ROWS_OF_SHARD_MIN", 0):
+        undisturbed = run(chain_of(tmp_path / "a", "least", ordered=True), [FIRST + BUCKETS])
+        session = run(chain_of(tmp_path / "b", "least", ordered=True), [FIRST + 4])
+        session.restart(memory=False)
+        for stage in ("totals", "behind"):
+            session.turn_to(stage).attach_all()
+            session.process(FIRST + BUCKETS)
+    schema = schema_of(session.topology.stages[0])
+    frames = session.log.ledger.frames("totals", FIRST_BUCKET, 2**62)
+    assert len(frames) > session.shards
+    for frame in frames:
+        header, batch = session.read(frame, schema)
+        assert header.destination_by == ["least"]
+        shard = shard_of(hash_rows(batch, ["least"]), session.shards)
+        for destination in range(session.shards):
+            rows, *_ = destinations.rows_for(header.destination_ends, len(header.bucket_table), [destination])
+            assert rows.tolist() == [row for row in range(batch.num_rows) if shard[row] == destination]
+    for stage in ("totals", "behind"):
+        assert session.turn_to(stage).digests() == undisturbed.turn_to(stage).digests()
+    # Whoever picks by hash gets the same rows in the same order.
+    unordered = run(chain_of(tmp_path / "c", "least"), [FIRST + BUCKETS])
+    assert session.digests() == unordered.digests()
+    for each in (undisturbed, session, unordered):
+        each.close()

@@ -97,6 +97,19 @@ def test_event_times_of_other_shards_move_the_watermark(tmp_path: Path) -> None:
         assert [(row["key"], row["rows"]) for row in opened.rows()] == [(1, 1)]
 
 
+def test_event_times_of_buckets_outside_the_wave_do_not_move_the_watermark(tmp_path: Path) -> None:
+    stage = make_stage(SCHEMA, ["key"], [COUNT], TEN_AT, event_time="at")
+    table = [(0, 5), (1, WIDTH_US), (2, 2 * WIDTH_US)]
+    frame = InputRows(
+        rows((1, 0, 5), (2, 0, WIDTH_US), (3, 0, 2 * WIDTH_US)), None, bucket_table=table, tuple_time="at"
+    )
+    with unit(tmp_path, stage) as opened:
+        opened.wave([[frame]], 1)
+        assert opened.rows() == []
+        opened.wave([[frame]], 2)
+        assert [row["key"] for row in opened.rows()] == [1]
+
+
 def test_the_slowest_input_decides_the_watermark(tmp_path: Path) -> None:
     stage = make_stage(SCHEMA, ["key"], [COUNT], TEN_AT, event_time="at", inputs=("a", "b"))
     with unit(tmp_path, stage) as opened:

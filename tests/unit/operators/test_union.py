@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 
 from holdfast.errors import SchemaMismatch
 from holdfast.model import NO_WATERMARK
-from holdfast.operators.union import InputRows, Slice, bucket_runs, conform, follow_watermarks, merge
+from holdfast.operators.union import (
+    InputRows,
+    Slice,
+    bucket_runs,
+    conform,
+    follow_watermarks,
+    merge,
+    seen_event_times,
+)
 
 SCHEMA = pa.schema([("name", pa.int64())])
 
@@ -61,21 +69,16 @@ def frame(bucket: int, highest: int) -> InputRows:
 
 def test_the_watermark_is_the_least_of_the_inputs_and_never_goes_back() -> None:
     runs = [[frame(0, 100), frame(1, 50), frame(4, 300)], [frame(2, 90), frame(3, NO_WATERMARK)], [frame(0, 7)]]
-    marks, maxima = follow_watermarks(runs, [10, 20, None], [NO_WATERMARK] * 3, (0, 5), 10)
+    seen = seen_event_times(runs, [True, True, False], 10)
+    marks, maxima = follow_watermarks(seen, [10, 20, None], [NO_WATERMARK] * 3)
     assert marks.before == NO_WATERMARK
     assert marks.buckets.tolist() == [0, 1, 2, 4]
     assert marks.after.tolist() == [NO_WATERMARK, NO_WATERMARK, 70, 70]
     assert maxima == [300, 90, NO_WATERMARK]
     assert marks.at_start(np.array([2, 3, 4, 5])).tolist() == [NO_WATERMARK, 70, 70, 70]
     assert marks.closing_bucket(np.array([60, 70])).tolist() == [2, 2]
-    again, _ = follow_watermarks([[], [], []], [10, 20, None], maxima, (5, 9), 10)
+    again, _ = follow_watermarks([], [10, 20, None], maxima)
     assert again.before == 70 == again.last()
-
-
-def test_buckets_outside_the_wave_do_not_move_the_watermark() -> None:
-    table = InputRows(part(0, [], []).batch, None, bucket_table=[(1, 10), (2, 20), (3, 30)], tuple_time="name")
-    marks, maxima = follow_watermarks([[table]], [0], [NO_WATERMARK], (2, 3), 10)
-    assert (marks.buckets.tolist(), marks.after.tolist(), maxima) == ([2], [20], [20])
 
 
 def test_rows_are_conformed_or_refused_by_column() -> None:

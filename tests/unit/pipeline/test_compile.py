@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import plan
 from holdfast.errors import UnsupportedQuery
+from holdfast.operators.partition_function import PartitionFunction
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
 from holdfast.pipeline.lineage import (
     AggregationNode,
@@ -238,6 +239,90 @@ def test_frames_of_a_stage_carry_the_event_time_that_a_later_stage_asks_for() ->
     made = compiled(totals("item"), window, grouped(stage_leaf("s0"), column("item")))
     assert [stage.event_time for stage in made.stages] == ["at", None, None]
     assert (made.stages[1].inputs[0].event_time, made.stages[1].inputs[0].delay_us) == ("at", 2_000_000)
+
+
+EDGES = "struct<start:timestamp,end:timestamp>"
+
+
+def windowed_totals(at: plan.Expression) -> Node:
+    """Group by item in windows; `at` is a column of the result."""
+    keys = [plan.Named("item", column("item"))]
+    latest = plan.Aggregate("_aggregate_0", "max", column("at"), "timestamp")
+    outputs = [*keys, plan.Named("window", plan.Column("window", EDGES)), plan.Named("at", at)]
+    aggregation = plan.Aggregation(keys, [latest], outputs, TUMBLING)
+    return AggregationNode(watermarked(leaf("north")), aggregation, BYTES, lambda frame: frame, "user.py:9")
+
+
+def edge(number: int, of: str = "window") -> plan.Expression:
+    return plan.Call("field", [plan.Column(of, EDGES), plan.Constant(number, "int")], "timestamp")
+
+
+LATEST = plan.Column("_aggregate_0", "timestamp")
+
+
+@pytest.mark.parametrize(
+    ("made_by", "known"),
+    [
+        (windowed_totals(edge(0)), "start"),
+        (windowed_totals(edge(1)), "end"),
+        (projected(windowed_totals(edge(1)), at=column("at")), "end"),
+        (projected(windowed_totals(LATEST), at=edge(0)), "start"),
+        (projected(projected(windowed_totals(LATEST), w=plan.Column("window", EDGES)), at=edge(1, "w")), "end"),
+        (windowed_totals(LATEST), None),
+        (projected(windowed_totals(edge(1)), at=plan.Call("date_trunc", [column("at")], "timestamp")), None),
+        (mapped(windowed_totals(edge(1))), None),
+        (totals("item"), None),
+    ],
+)
+def test_an_event_time_that_is_an_edge_of_a_stages_windows_is_known_as_one(made_by: Node, known: str | None) -> None:
+    made = compiled(made_by, grouped(watermarked(stage_leaf("s0")), column("item"), window=TUMBLING))
+    assert (made.stages[0].event_time, made.stages[0].event_time_edge) == ("at", known)
+
+
+@pytest.mark.parametrize(
+    ("readers", "shard_by"),
+    [
+        ([grouped(stage_leaf("s0"), column("price"))], ["price"]),
+        ([grouped(stage_leaf("s0"), column("price")), grouped(stage_leaf("s0"), column("price"))], ["price"]),
+        ([grouped(stage_leaf("s0"), column("price")), grouped(stage_leaf("s0"), column("item"))], ["price"]),
+        ([grouped(projected(stage_leaf("s0"), p=column("price")), plan.Column("p", "double"))], ["price"]),
+        ([grouped(stage_leaf("s0"), column("price"), column("at"))], ["price", "at"]),
+        ([grouped(stage_leaf("s0"), column("price")), grouped(stage_leaf("s0"), column("at"))], []),
+        ([grouped(stage_leaf("s0"), column("price")), grouped(mapped(stage_leaf("s0")), column("price"))], []),
+        ([grouped(stage_leaf("s0"), column("item"))], []),
+        ([grouped(stage_leaf("s0"))], []),
+    ],
+)
+def test_rows_are_ordered_for_their_readers_where_all_that_pick_do_so_by_the_same_columns(
+    readers: list[Node], shard_by: list[str]
+) -> None:
+    made = compiled(totals("item"), *readers)
+    assert made.stages[0].shard_by == shard_by
+    if shard_by:
+        assert made.stages[1].inputs[0].keyed_by == shard_by
+
+
+def test_a_partition_function_takes_the_place_of_the_hash() -> None:
+    def by_item(keys: object) -> object:
+        return keys
+
+    by, again = (PartitionFunction(by_item, "by_item", "user.py:10") for _ in range(2))
+    nodes = [
+        (totals("item"), by),
+        (grouped(stage_leaf("s0"), column("item")), again),
+        (grouped(stage_leaf("s0"), column("item")), None),
+        (grouped(stage_leaf("s0"), column("price")), by),
+    ]
+    declared = [DeclaredStage(f"s{number}", node, BYTES, None, by) for number, (node, by) in enumerate(nodes)]
+    made, functions = compile_topology(SETTINGS, {"north": source("north")}, declared, [])
+    assert [stage.sharded for stage in made.stages] == [False, True, False, False]
+    assert [stage.partition_by for stage in made.stages][:3] == [plan.Partitioning(0, "by_item")] * 2 + [None]
+    assert functions == [by]
+    assert made.sources[0].shard_by == []
+    with pytest.raises(UnsupportedQuery, match=r"partition_by=by_item decides.*'s' has none.*\(at user.py:10\)"):
+        compile_topology(
+            SETTINGS, {"north": source("north")}, [DeclaredStage("s", grouped(leaf("north")), BYTES, None, by)], []
+        )
 
 
 @pytest.mark.parametrize(
