@@ -181,6 +181,13 @@ class UnitOperator:
             meta=meta,
         )
 
+    def ordered(self, runs: Sequence[Sequence[InputRows]], bucket_from: int, bucket_to: int) -> UnionRows:
+        """Return all rows of the buckets in the order of the union, and process none of them."""
+        self._bucket_from, self._bucket_to = bucket_from, bucket_to
+        runners = [self._runner(number) for number in range(len(runs))]
+        slices = [part for number, frames in enumerate(runs) for part in self._prepare(number, frames, runners)]
+        return merge(slices, self._union_schema, self.bucket_width_us)
+
     # A wave without rows for this unit: with many units, that is most of them, so it has to cost next to nothing.
 
     def _closes_nothing(self, runs: Sequence[Sequence[InputRows]]) -> bool:
