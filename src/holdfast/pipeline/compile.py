@@ -297,7 +297,8 @@ def _check_order(made: Sequence[TransformNode], declared: DeclaredStage) -> None
         if column not in names:
             raise UnsupportedQuery(
                 f"transform(order_by=...): the column {column!r} is dropped or renamed before .named(...), and rows "
-                f"of {declared.name!r} cannot be ordered by what they do not have; do that in a stage behind (at {made[0].line})"
+                f"of {declared.name!r} cannot be ordered by what they do not have; do that in a stage behind "
+                f"(at {made[0].line})"
             )
 
 

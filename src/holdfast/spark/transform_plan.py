@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 FrameFunction = Callable[[DataFrame], Any]
 
 _EXPRESSIONS: Final = "org.apache.spark.sql.catalyst.expressions."
-_PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical"
-_CLASSIC: Final = "org.apache.spark.sql.classic.Dataset"
-_OF_THE_RUN: Final = f"{_EXPRESSIONS}FoldableUnevaluable"
-"""What Spark gives all expressions that are one value for a query: the time, the user, the database."""
+
+
+_OF_THE_RUN: Final = ("Current", "LocalTime", "Now")
+"""How the names of expressions begin that are one value for a query: the time, the user, the database."""
 
 _ROW_WISE_UDFS: Final = frozenset({100, 101})
 """The kinds of Python UDF that are called with one row: pickled and by Arrow."""
@@ -118,8 +118,8 @@ def analysed(function: FrameFunction, leaf: DataFrame, order_by: Sequence[str], 
     except (HoldfastError, PySparkException) as error:
         if RAN_A_JOB in str(error):
             raise UnsupportedQuery(
-                f"transform({name}): the function runs a Spark job on its rows itself (count, collect, write); it has to "
-                "return a DataFrame and leave running it to holdfast"
+                f"transform({name}): the function runs a Spark job on its rows itself (count, collect, write); it has "
+                "to return a DataFrame and leave running it to holdfast"
             ) from error
         raise
     if not isinstance(made, DataFrame):
@@ -140,8 +140,9 @@ def analysed(function: FrameFunction, leaf: DataFrame, order_by: Sequence[str], 
         raise Misconfigured(f"transform({name}): order_by has {missing[0]!r}, and the result has {made.columns}")
     if walk.united and not order_by:
         raise UnsupportedQuery(
-            f"transform({name}): rows of a union come from several sides, in no order; give transform(..., order_by=...) "
-            "so that the rows of a bucket have one, or name the parts as streams of their own and call union on these"
+            f"transform({name}): rows of a union come from several sides, in no order; give transform(..., "
+            "order_by=[...]) so that the rows of a bucket have one, or name the parts as streams of their own and call "
+            "union on these"
         )
     node = _project(leaf.sparkSession, [*members(top.output()), *way.places], way.node)
     kept = {} if walk.united else walk.kept(top, leaf)
@@ -279,7 +280,7 @@ class _Walk:
             waiting += members(expression.children())
 
     def _check_expression(self, expression: JavaObject, kind: str) -> None:
-        if is_java_instance(expression, _OF_THE_RUN):
+        if kind.startswith(_OF_THE_RUN) and kind != "CurrentTimeZone":
             raise self._refused(
                 str(expression.sql()), "it depends on when the job runs; use a column of the rows, as their event time"
             )
