@@ -32,7 +32,7 @@ from holdfast.node.units import TRANSITIONS
 ROOT: Final = Path(__file__).resolve().parents[1]
 DIAGRAMS: Final[Mapping[str, Mapping[Any, Enum]]] = {"unit": TRANSITIONS, "delivery": DELIVERY_TRANSITIONS}
 FRONT: Final = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
-GUIDE: Final = ("getting-started", "sources", "windows", "stages", "sinks", "operating", "performance", "errors")
+GUIDE: Final = ("getting-started", "sources", "windows", "stages", "transform", "sinks", "operating", "performance", "errors")
 STYLE: Final = (
     "body{max-width:56rem;margin:2rem auto;padding:0 1rem;font:16px/1.5 system-ui,sans-serif;color:#222}"
     "nav{font-size:.9em}nav a{margin-right:.8em}pre{background:#f5f5f5;padding:.8rem;overflow:auto}"

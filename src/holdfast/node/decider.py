@@ -341,7 +341,7 @@ class NodeDecider:
         unit.host = here.hosts.get(slot.number, "")
         unit.generation = work.generation
         # An earlier node may have had it anywhere.
-        for host in {*here.hosts.values()} - {unit.host}:
+        for host in {*here.hosts.values()} - {unit.host} if slot.number != JOBS_SLOT else ():
             self._leave_behind(unit, host)
         unit.bucket_memory = result.bucket_memory
         for warning in result.warnings:

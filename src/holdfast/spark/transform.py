@@ -1,6 +1,6 @@
 """The jobs of `transform`: a user's function from DataFrame to DataFrame, run over ranges of committed buckets.
 
-1. When the pipeline starts the function is called once on a leaf, whose rows a task reads for the order of the day.
+1. When the first job is to run the function is called on a leaf, whose rows a task reads for the order of the day.
 2. An order for the jobs slot becomes a job over the standing plan: the order is a local property.
 3. A task reads frames, Spark does what the function says, a task writes frames, syncs them, and says so by an
    accumulator.
@@ -57,9 +57,9 @@ from holdfast.node.slot import failure
 from holdfast.node.slot_context import SlotContext, SlotSetup
 from holdfast.plan import Stage, Topology
 from holdfast.spark import transform_plan
+from holdfast.spark.mailbox import Mailbox, reason
 from holdfast.spark.types import arrow_schema, struct_type
-from holdfast.spark.waves import LOST_TASK, Mailbox, Waves
-from holdfast.spark.worker import ORDER_PROPERTY
+from holdfast.spark.waves import Waves
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -68,12 +68,12 @@ if TYPE_CHECKING:
 
 _Done = TypeVar("_Done")
 
+JOB_PROPERTY: Final = "holdfast.job"
 _TASK_FAILED: Final = "holdfast-task-failed: "
 _TOLD: Final = re.compile(_TASK_FAILED + r"(\{.*\})")
 _LOST: Final = re.compile(
     r"Python worker exited unexpectedly|ExecutorLostFailure|FetchFailed|TaskKilled|Job \d+ cancelled"
 )
-_PYTHON_ERROR: Final = re.compile(r"^\w[\w.]*(?:Error|Exception|Failed|Exit|Iteration)\b.*$", re.MULTILINE)
 _REASON_LENGTH: Final = 600
 ROWS_PER_BATCH: Final = 1 << 16
 
@@ -181,9 +181,9 @@ class Jobs:
             assert isinstance(work, ProcessWork), "the jobs slot has units and nothing else"
             return self._process(work, order)
         except Py4JJavaError as error:
-            return self._failed(number, work, _text_of(error.java_exception))
+            return self._failed(number, work, _text_of(error.java_exception), reason(error))
         except PySparkException as error:
-            return self._failed(number, work, str(error))
+            return self._failed(number, work, str(error), str(error).strip().partition("\n")[0])
         except Py4JError as error:
             return Failed(number, "StoreUnavailable", f"Spark did not take a job: {error!r}", retry=True)
         except Exception as error:
@@ -223,7 +223,7 @@ class Jobs:
         """Run one job; return what its tasks said. Spark hands that on before it says that the job is done."""
         self._job += 1
         told = JobOrder(self._job, order.node, work, bucket)
-        self._context.setLocalProperty(ORDER_PROPERTY, msgspec.json.encode(told).decode())
+        self._context.setLocalProperty(JOB_PROPERTY, msgspec.json.encode(told).decode())
         self._context.setLocalProperty("spark.jobGroup.id", f"{self._group}-{order.wave}")
         standing.rdd().countAsync().get()
         found = []
@@ -231,21 +231,21 @@ class Jobs:
             found.append(_TASK_TOLD.decode(self._told.get()))
         return [each for each in found if each.job == self._job]
 
-    def _failed(self, number: int, work: Work, text: str) -> Failed:
+    def _failed(self, number: int, work: Work, text: str, why: str) -> Failed:
         """Return what became of a job that Spark ended, with why: a task of ours, a loss, or the user's function."""
         told = _TOLD.search(text)
         if told is not None:
             return Failed(number, **json.loads(told[1]))
         assert isinstance(work, ProcessWork), "only these run jobs"
-        what, reason = f"transform {work.stage!r}", _reason(text)
+        what, why = f"transform {work.stage!r}", why[:_REASON_LENGTH]
         if _LOST.search(text.partition("\n")[0]):
-            return Failed(number, "StoreUnavailable", f"a job of {what} was lost: {reason}", retry=True)
+            return Failed(number, "StoreUnavailable", f"a job of {what} was lost: {why}", retry=True)
         standing = self._standing[work.stage]
         return Failed(
             number,
             "UserFunctionFailed",
             f"the function {standing.name!r} of {what} failed on buckets [{work.bucket_from}, {work.bucket_to}) of "
-            f"stream {standing.input!r}: {reason}. Nothing is lost: mend it and start again. A transform rejects no "
+            f"stream {standing.input!r}: {why}. Nothing is lost: mend it and start again. A transform rejects no "
             f"rows, as nobody knows which one it was (at {standing.line})",
             retry=False,
         )
@@ -267,23 +267,18 @@ class Standing:
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._order_by = stage.transform.order_by
         self._tasks = max(1, min(topology.shards, spark.sparkContext.defaultParallelism - 1))
-        self._parts = self._tasks
         self._rdd: Any = None
-        rows = struct_type(schema_of(stage.inputs[0].schema))
-
-        def analysed() -> transform_plan.Carried:
-            read = ReadRows(setup, topology.shards, self._parts, said)
-            leaf = transform_plan.leaf_frame(spark, rows, read, self._parts)
-            return transform_plan.analysed(declared.function, leaf, self._order_by, self.name)
-
-        self._carried = analysed()
-        if self._carried.by_bucket and self._parts != topology.shards:
-            # Then a partition is what a function sees.
-            self._parts = topology.shards
-            self._carried = analysed()
+        self._is_analysed = False
+        self._function = declared.function
+        self._rows = struct_type(schema_of(stage.inputs[0].schema))
+        self._shards = topology.shards
+        # Called once without rows: what is wrong with it is said before anything is touched.
+        self._carried = self._analysed(transform_plan.no_rows, 1)
         self._check_columns(schema_of(stage.schema))
-        ordered = bool(self._order_by) or self._carried.united
-        self._write = WriteRows(setup, ordered, said)
+        # Where a function sees the rows of a partition together, these have to be those of one shard.
+        self._parts = topology.shards if self.by_bucket else self._tasks
+        self._read = ReadRows(setup, topology.shards, self._parts, said)
+        self._write = WriteRows(setup, bool(self._order_by) or self._carried.united, said)
 
     @property
     def by_bucket(self) -> bool:
@@ -300,7 +295,15 @@ class Standing:
         self._rdd = None if self._carried.united else rdd
         return rdd
 
+    def _analysed(self, read: Callable[..., Any], parts: int) -> transform_plan.Carried:
+        leaf = transform_plan.leaf_frame(self._spark, self._rows, read, parts)
+        return transform_plan.analysed(self._function, leaf, self._order_by, self.name)
+
     def _written(self) -> DataFrame:
+        """Return the plan of a job, made when the first one is to run: by then executors have what they need."""
+        if not self._is_analysed:
+            self._carried = self._analysed(self._read, self._parts)
+            self._is_analysed = True
         rows = transform_plan.frame_of(self._spark, self._carried.node, self._session)
         rows = transform_plan.in_order(rows, self._carried, self._order_by, self._tasks)
         if self._parts > self._tasks and not self._carried.united:
@@ -393,7 +396,7 @@ def _bench(setup: SlotSetup, node: str) -> _Bench:
 
 def _order_of_task() -> JobOrder:
     context = TaskContext.get()
-    text = None if context is None else context.getLocalProperty(ORDER_PROPERTY)
+    text = None if context is None else context.getLocalProperty(JOB_PROPERTY)
     if text is None:
         raise RuntimeError(transform_plan.RAN_A_JOB)
     return _ORDER.decode(text)
@@ -413,13 +416,6 @@ def _text_of(exception: Any) -> str:
     """Return what a Java exception says; a future has wrapped it once more."""
     cause = exception.getCause() or exception
     return str(cause.getMessage() or cause.toString())
-
-
-def _reason(text: str) -> str:
-    """Return the line that says why: of Python's the last error in the traceback, else the first of Spark's."""
-    lines = _PYTHON_ERROR.findall(text) if "Traceback (most recent call last)" in text else []
-    first = LOST_TASK.sub("", text.partition("\n")[0])
-    return (lines[-1] if lines else first)[:_REASON_LENGTH]
 
 
 def merged(work: ProcessWork, found: Iterable[UnitProcessed], rows_in: Mapping[int, int]) -> list[UnitProcessed]:

@@ -182,6 +182,8 @@ class _Walk:
         if kind == "ResolvedHint":
             # Joins get the one hint that keeps the stream's rows where they are.
             return below[0]
+        if kind not in (*_CARRYING, *_BATCHES, "Project", "Join", "Union"):
+            raise self._refusal(node, _ADVICE.get(kind, "holdfast does not know that it treats each row on its own"))
         self._check_expressions(node)
         if kind == "Project":
             return self._projection(node, below[0])
@@ -191,9 +193,7 @@ class _Walk:
             return self._union(node, below)
         if kind in _BATCHES:
             return self._over_batches(node, kind)
-        if kind in _CARRYING:
-            return self._same(node, below)
-        raise self._refusal(node, _ADVICE.get(kind, "holdfast does not know that it treats each row on its own"))
+        return self._same(node, below)
 
     def kept(self, top: JavaObject, leaf: DataFrame) -> dict[str, str]:
         """Return which columns of the result are columns of the leaf."""
