@@ -512,6 +512,9 @@ class NodeDecider:
     def _give(self, slot: SlotState) -> None:
         if slot.order is not None or self.situation.now_us < slot.blocked_until_us:
             return
+        if slot.number == JOBS_SLOT and len(self.situation.slots) == 1:
+            # A job needs a core as well.
+            return
         works = self._scheduler.works_for(slot)
         if works:
             self._wave += 1

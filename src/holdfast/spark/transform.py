@@ -169,6 +169,7 @@ class Jobs:
             receipt = Receipt(order.wave, order.slot, order.node, socket.gethostname(), os.getpid(), results, seconds)
             if not self._gives_up(order):
                 self._on_receipt(encode_receipt(receipt))
+            self._abandoned.discard(order.wave)
 
     def _gives_up(self, order: Order) -> bool:
         return self._closing.is_set() or order.wave in self._abandoned
@@ -266,19 +267,17 @@ class Standing:
         self._session = spark._jsparkSession.cloneSession()
         self._session.conf().set("spark.sql.adaptive.enabled", "false")
         self._order_by = stage.transform.order_by
-        self._tasks = max(1, min(topology.shards, spark.sparkContext.defaultParallelism - 1))
         self._rdd: Any = None
         self._is_analysed = False
+        self._setup = setup
+        self._said = said
         self._function = declared.function
         self._rows = struct_type(schema_of(stage.inputs[0].schema))
         self._shards = topology.shards
         # Called once without rows: what is wrong with it is said before anything is touched.
         self._carried = self._analysed(transform_plan.no_rows, 1)
         self._check_columns(schema_of(stage.schema))
-        # Where a function sees the rows of a partition together, these have to be those of one shard.
-        self._parts = topology.shards if self.by_bucket else self._tasks
-        self._read = ReadRows(setup, topology.shards, self._parts, said)
-        self._write = WriteRows(setup, bool(self._order_by) or self._carried.united, said)
+        self._tasks = self._parts = 1
 
     @property
     def by_bucket(self) -> bool:
@@ -300,15 +299,30 @@ class Standing:
         return transform_plan.analysed(self._function, leaf, self._order_by, self.name)
 
     def _written(self) -> DataFrame:
-        """Return the plan of a job, made when the first one is to run: by then executors have what they need."""
+        """Return the plan of a job."""
         if not self._is_analysed:
-            self._carried = self._analysed(self._read, self._parts)
-            self._is_analysed = True
+            self._analyse()
         rows = transform_plan.frame_of(self._spark, self._carried.node, self._session)
         rows = transform_plan.in_order(rows, self._carried, self._order_by, self._tasks)
         if self._parts > self._tasks and not self._carried.united:
             rows = rows.coalesce(self._tasks)
-        return rows.mapInArrow(self._write, "nothing int")
+        ordered = bool(self._order_by) or self._carried.united
+        return rows.mapInArrow(WriteRows(self._setup, ordered, self._said), "nothing int")
+
+    def _analyse(self) -> None:
+        """Call the function on the rows that jobs read; only now, when executors are there and have what they need."""
+        before = self._carried
+        self._tasks = max(1, min(self._shards, self._spark.sparkContext.defaultParallelism - 1))
+        # Where a function sees the rows of a partition together, these have to be those of one shard.
+        self._parts = self._shards if before.by_bucket else self._tasks
+        read = ReadRows(self._setup, self._shards, self._parts, self._said)
+        self._carried = self._analysed(read, self._parts)
+        if self._carried.schema != before.schema or self._carried.by_bucket != before.by_bucket:
+            raise Misconfigured(
+                f"the function {self.name!r} makes something else each time it is called; it has to give the same "
+                f"query (at {self.line})"
+            )
+        self._is_analysed = True
 
     def _check_columns(self, schema: pa.Schema) -> None:
         found = arrow_schema(self._carried.schema)
@@ -447,8 +461,13 @@ class WavesAndJobs:
     def __init__(self, waves: Waves, jobs: Jobs) -> None:
         self._waves = waves
         self._jobs = jobs
-        self.slots = waves.slots
+        self.slots_changed = waves.slots_changed
         self.lost = waves.lost
+
+    @property
+    def look_every_s(self) -> float | None:
+        """How often to ask whether slots have changed."""
+        return self._waves.look_every_s
 
     def send(self, order: Order) -> None:
         """Hand an order on."""
