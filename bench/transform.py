@@ -13,7 +13,7 @@ from typing import Final
 from bench import compare, data, measure, process
 
 TUPLES: Final = 4_000_000
-TUPLES_QUICK: Final = 1_000_000
+TUPLES_QUICK: Final = 2_000_000
 KEYS: Final = 100_000
 LIMIT_S: Final = 300.0
 

@@ -113,7 +113,7 @@ FUNCTIONS: dict[str, tuple[Callable[[DataFrame], DataFrame], list[str] | None]] 
     "centred": (centred, None),
     "empty": (lambda rows: rows.where("false"), None),
 }
-SEES_BATCHES = ("over_batches", "centred")
+SEES_BATCHES = ("over_batches", "centred", "again")
 
 
 def build(flow: Flow) -> dict[str, hf.Stream]:
@@ -122,6 +122,8 @@ def build(flow: Flow) -> dict[str, hf.Stream]:
     source = flow.pipeline.source("sales", SALES)
     streams = {name: source.transform(f, order_by=by).named(name) for name, (f, by) in FUNCTIONS.items()}
     # Its key is a column of the source, which the function leaves as it is: so the source is sharded by it.
+    # Frames of a stage hold many buckets.
+    streams["again"] = streams["exploded"].transform(over_batches).named("again")
     streams["exploded"].groupBy("item").agg(F.count("*").alias("rows"), F.max("note")).named("counts")
     return streams
 
@@ -162,6 +164,23 @@ def test_every_function_gives_sparks_rows_and_the_same_digests_in_any_grouping(
     most = max(row["of"] for row in one.rows("over_batches").to_pylist())
     assert 1 < most < 40
     assert not threads_of_ours()
+
+
+def test_rows_that_are_ordered_by_a_column_keep_their_buckets(spark: SparkSession, tmp_path: Path) -> None:
+    one, many = Flow(tmp_path / "one", shards=2), Flow(tmp_path / "many", shards=2)
+    for flow in (one, many):
+        source = flow.pipeline.source("sales", SALES, tuple_time="at")
+        source.transform(joined).named("rows")
+        source.transform(over_batches).named("batches")
+    for first in (0, 30, 60):
+        for flow in (one, many):
+            flow.send("sales", [sales(first, 12, first), sales(first + 12, 8, first)])
+        run(many, 5)
+    run(one, 1_000_000)
+    for name in ("rows", "batches"):
+        assert texts(one.rows(name)) == texts(many.rows(name))
+        assert digests(one, name) == digests(many, name)
+    assert {row["of"] for row in one.rows("batches").to_pylist()} == {1}, "each row is in a bucket of its own"
 
 
 def live_flow(folder: Path) -> Flow:
