@@ -338,11 +338,12 @@ class NodeDecider:
         unit = self.situation.units[work.stage, work.shard]
         unit.step(Step.ATTACHED)
         here = self.situation
-        unit.host = here.hosts.get(slot.number, "")
         unit.generation = work.generation
-        # An earlier node may have had it anywhere.
-        for host in {*here.hosts.values()} - {unit.host} if slot.number != JOBS_SLOT else ():
-            self._leave_behind(unit, host)
+        if slot.number != JOBS_SLOT:
+            unit.host = here.hosts.get(slot.number, "")
+            # An earlier node may have had it anywhere.
+            for host in {*here.hosts.values()} - {unit.host}:
+                self._leave_behind(unit, host)
         unit.bucket_memory = result.bucket_memory
         for warning in result.warnings:
             self._warn(warning)
