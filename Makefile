@@ -36,7 +36,7 @@ format: setup ## let ruff put the code in shape
 	@$(BIN)/ruff format -q src tests bench docs examples
 
 bench: setup ## every benchmark with --quick, then one page with all results
-	@for name in wave windows state latency restart scale executor_loss ingest topology; do \
+	@for name in wave windows state latency restart scale executor_loss ingest topology transform; do \
 		$(BIN)/python -m bench.$$name --quick --json bench/results/$$name.json || exit 1; \
 	done
 	@$(BIN)/python -m bench.report

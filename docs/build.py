@@ -38,6 +38,7 @@ GUIDE: Final = (
     "sources",
     "windows",
     "stages",
+    "transform",
     "sinks",
     "operating",
     "clusters",

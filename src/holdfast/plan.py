@@ -141,6 +141,17 @@ class Partitioning(msgspec.Struct, frozen=True):
     name: str
 
 
+class Transform(msgspec.Struct, frozen=True):
+    """A user's function from DataFrame to DataFrame, which Spark runs as jobs over ranges of committed buckets.
+
+    Only the program that declares the pipeline has the function; slots know of it by its name. `order_by` are columns
+    of the result that order the rows within a bucket and shard, before the place of the rows they were made of.
+    """
+
+    name: str
+    order_by: list[str] = []
+
+
 class Stage(msgspec.Struct, frozen=True):
     """Inputs with the same columns, at most one stateful step, then row-wise steps; its output stream has its name.
 
@@ -164,6 +175,8 @@ class Stage(msgspec.Struct, frozen=True):
     """What decides the shard of a key instead of its hash."""
     shard_by: list[str] = []
     """The output's columns by whose hash all stages behind pick; a bucket's rows are in the order of those shards."""
+    transform: Transform | None = None
+    """Then there is one input and no step: Spark does all that stands between its rows and those of the stage."""
 
 
 class FilesSource(msgspec.Struct, frozen=True, tag="files"):
@@ -257,3 +270,9 @@ REJECTS = ".rejects"
 
 REJECTS_COLUMNS = ("reason", "origin", "row")
 """All strings: why, where (file and row, or stream, shard, bucket and position), and the row as JSON text."""
+
+BUCKET_COLUMN = "__holdfast_bucket"
+PLACE_COLUMN = "__holdfast_place"
+POSITION_BITS = 40
+"""Rows on their way through a transform have these two columns besides: their bucket, and
+`shard << POSITION_BITS | position` in it."""

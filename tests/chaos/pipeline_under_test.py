@@ -21,6 +21,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from py4j.finalizer import ThreadSafeFinalizer
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 import holdfast as hf
@@ -39,6 +40,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("kind", choices=["count", "time", "running", "chain"])
     parser.add_argument("--available-now", action="store_true")
     parser.add_argument("--function", choices=["none", "strict", "mended"], default="none", help="the user's function")
+    parser.add_argument("--transform", choices=["none", "rows", "batches"], default="none", help="what jobs do")
     parser.add_argument("--on-error", default="stop")
     parser.add_argument("--deadline-s", type=float, default=120.0, help="how long a wave may take")
     parser.add_argument("--conf", action="append", default=["spark.master=local[2]"], help="a setting of the session")
@@ -64,12 +66,30 @@ def mended(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.set_column(position, batch.schema.field(position), values)
 
 
+def checked_by_rows(rows: DataFrame) -> DataFrame:
+    """Give back what came, the long way round: every row twice, each with its partner of a table, and one kept."""
+    table = rows.sparkSession.range(50).selectExpr("id as key", "id * 2 as twice")
+    doubled = rows.withColumn("copy", F.explode(F.array(F.lit(0), F.lit(1)))).join(table, "key", "left")
+    return doubled.where("copy = 1").select("key", "name", "value", "at")
+
+
+def checked_by_batches(rows: DataFrame) -> DataFrame:
+    """Give back what came, through a function over batches."""
+    return rows.mapInArrow(mended, SCHEMA)
+
+
+CHECKS = {"rows": checked_by_rows, "batches": checked_by_batches}
+
+
 def pipeline_of(arguments: argparse.Namespace) -> hf.Pipeline:
     folder = arguments.folder
     pipeline = hf.Pipeline("chaos", store=f"{folder}/store", shards=4, bucket="100 milliseconds")
     sent = pipeline.source("sent", SCHEMA, on_error=arguments.on_error)
     files = hf.files(f"{folder}/dropped", format="parquet", schema=SCHEMA)
     dropped = pipeline.source("dropped", files, on_error=arguments.on_error)
+    if arguments.transform != "none":
+        sent = sent.transform(CHECKS[arguments.transform]).named("sent_checked")
+        dropped = dropped.transform(CHECKS[arguments.transform]).named("dropped_checked")
     rows = sent.unionByName(dropped)
     if arguments.function != "none":
         # One name, whatever the code: a function that is mended belongs to the same pipeline.

@@ -21,6 +21,7 @@ OFTEN: Final = 100
 SELDOM: Final = 20
 
 HAPPENS_OFTEN: Final = [
+    "a job was done",
     "a lease could not be written",
     "a node died in its start",
     "a node is asked to stop",

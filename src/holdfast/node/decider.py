@@ -44,7 +44,7 @@ from holdfast.node.messages import (
 from holdfast.node.options import NodeOptions
 from holdfast.node.placement import Placed, place
 from holdfast.node.scheduling import Scheduler
-from holdfast.node.situation import Situation, SlotState, Ticket
+from holdfast.node.situation import JOBS_SLOT, Situation, SlotState, Ticket
 from holdfast.node.units import Phase, Step, Unit
 from holdfast.plan import REJECTS, ConsoleSink, FilesSource, Stage, Topology
 
@@ -129,6 +129,9 @@ class NodeDecider:
                 unit = self._open_unit(stage.name, shard)
                 unit.snapshot_due_us = here.now_us + (stage.checkpoint_every_us or 0) * (len(here.units) + 1) // count
                 here.units[unit.key] = unit
+                if stage.transform is not None:
+                    here.slots.setdefault(JOBS_SLOT, SlotState(JOBS_SLOT))
+                    unit.slot = JOBS_SLOT
         for sink in here.topology.sinks:
             position = here.ledger.sinks.get(sink.name)
             done = None if position is None else position.bucket_end
@@ -146,27 +149,26 @@ class NodeDecider:
 
     def _slots_changed(self, event: events.SlotsChanged) -> None:
         here = self.situation
-        for number in [number for number in here.slots if number not in event.slots]:
+        for number in [number for number in here.slots if number not in (*event.slots, JOBS_SLOT)]:
             self._take_back(here.slots.pop(number))
         for number in event.slots:
             here.slots.setdefault(number, SlotState(number))
         come = {*event.hosts.values()} - {*here.hosts.values()}
         here.hosts = dict(event.hosts)
-        self._slotless_us = None if here.slots else here.now_us
+        self._slotless_us = None if event.slots else here.now_us
         for host in come:
             # It may have been away while units it holds went on elsewhere.
             for unit in here.units.values():
                 if unit.host not in (None, host):
                     self._leave_behind(unit, host)
-        if here.slots:
-            self._place()
+        if event.slots:
+            self._place(sorted(event.slots))
 
-    def _place(self) -> None:
-        """Spread the units over the slots there are."""
+    def _place(self, slots: list[int]) -> None:
+        """Spread the units over the slots there are; those of jobs stay where they are."""
         here = self.situation
-        slots = sorted(here.slots)
         load = dict.fromkeys(slots, 0)
-        for stage in here.stages:
+        for stage in [name for name, each in here.stages.items() if each.transform is None]:
             placed = [
                 Placed(unit.shard, unit.slot if unit.slot in here.slots else None, unit.host)
                 for unit in here.units_of(stage)
@@ -216,7 +218,8 @@ class NodeDecider:
         slot = self.situation.slots.get(event.slot)
         if slot is None or slot.order is None or slot.order.wave != event.wave:
             return
-        self._failed_once(slot, f"a task on slot {slot.number} ended without a receipt: {event.reason}")
+        what = "a job" if slot.number == JOBS_SLOT else f"a task on slot {slot.number}"
+        self._failed_once(slot, f"{what} ended without a receipt: {event.reason}")
         self._take_back(slot)
 
     def _committed(self, event: events.Committed) -> None:
@@ -335,11 +338,12 @@ class NodeDecider:
         unit = self.situation.units[work.stage, work.shard]
         unit.step(Step.ATTACHED)
         here = self.situation
-        unit.host = here.hosts.get(slot.number, "")
         unit.generation = work.generation
-        # An earlier node may have had it anywhere.
-        for host in {*here.hosts.values()} - {unit.host}:
-            self._leave_behind(unit, host)
+        if slot.number != JOBS_SLOT:
+            unit.host = here.hosts.get(slot.number, "")
+            # An earlier node may have had it anywhere.
+            for host in {*here.hosts.values()} - {unit.host}:
+                self._leave_behind(unit, host)
         unit.bucket_memory = result.bucket_memory
         for warning in result.warnings:
             self._warn(warning)
@@ -473,10 +477,15 @@ class NodeDecider:
     def _late_waves(self) -> None:
         here = self.situation
         for slot in here.slots.values():
-            if slot.order is not None and here.now_us - slot.started_us >= here.options.wave_deadline_us:
+            if slot.order is not None and here.now_us - slot.started_us >= self._deadline_us(slot):
                 self._commands.append(events.AbandonWave(slot.order.wave, slot.number))
-                self._failed_once(slot, f"slot {slot.number} did not answer in time; its task is abandoned")
+                what = "a job did" if slot.number == JOBS_SLOT else f"slot {slot.number} did"
+                self._failed_once(slot, f"{what} not answer in time; its task is abandoned")
                 self._take_back(slot)
+
+    def _deadline_us(self, slot: SlotState) -> int:
+        options = self.situation.options
+        return options.job_deadline_us if slot.number == JOBS_SLOT else options.wave_deadline_us
 
     def _look(self) -> None:
         """Look for new files, and for snapshots that are complete."""
@@ -503,6 +512,9 @@ class NodeDecider:
 
     def _give(self, slot: SlotState) -> None:
         if slot.order is not None or self.situation.now_us < slot.blocked_until_us:
+            return
+        if slot.number == JOBS_SLOT and len(self.situation.slots) == 1:
+            # A job needs a core as well.
             return
         works = self._scheduler.works_for(slot)
         if works:
@@ -622,7 +634,7 @@ class NodeDecider:
         times += [us + options.look_every_us for name, us in self._looked_us.items() if name not in self._looking]
         times += [unit.snapshot_look_us for unit in here.units.values() if unit.snapshot_pending is not None]
         times += [slot.blocked_until_us for slot in here.slots.values() if slot.order is None]
-        times += [slot.started_us + options.wave_deadline_us for slot in here.slots.values() if slot.order]
+        times += [slot.started_us + self._deadline_us(slot) for slot in here.slots.values() if slot.order]
         times += [] if self._reopen_us is None else [self._reopen_us]
         times += [] if self._slotless_us is None else [self._slotless_us + options.slotless_us]
         times += [delivery.next_us for delivery in here.deliveries.values() if delivery.phase is DeliveryPhase.IDLE]

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+import msgspec
+
 from holdfast.model import Published
-from holdfast.node.messages import FrameOfInput
+from holdfast.node.messages import FrameOfInput, ProcessWork
 
 FramesOf = Callable[[str, int, int], Iterable[Published]]
 """From (stream, bucket_from, bucket_to) to the frames with rows in that range, in the order they were committed."""
@@ -49,3 +51,14 @@ def bucket_to_within(frames: list[FrameOfInput], bucket_from: int, bucket_to: in
             return min(bucket_to, max(bucket_from, frame.bucket_start) + share)
         taken_end = max(taken_end, frame.bucket_end)
     return bucket_to
+
+
+def of_bucket(work: ProcessWork, bucket: int) -> ProcessWork:
+    """Return the part of the work that is one bucket."""
+    frames = [frame for frame in work.frames if frame.bucket_start <= bucket < frame.bucket_end]
+    return msgspec.structs.replace(work, bucket_from=bucket, bucket_to=bucket + 1, frames=frames)
+
+
+def buckets_of(frame: FrameOfInput, table: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the buckets that have rows in a frame; `table` is the one in its header."""
+    return [bucket for bucket, _ in table] if table and frame.stamp_us is None else [frame.bucket_start]

@@ -1,5 +1,7 @@
 """What an idle slot does next: attach units, run them, deliver rows, read sources; in this order.
 
+The jobs slot runs its units and does nothing else.
+
 Invariants:
     * Every piece of work that is handed out is marked as handed out. A unit whose input is not there any more from
       where its state is is marked as without state; nothing else changes.
@@ -13,7 +15,7 @@ from holdfast.model import FIRST_BUCKET
 from holdfast.node.delivery import DeliveryPhase, DeliveryStep
 from holdfast.node.messages import AttachWork, DeliverWork, ProcessWork, UnitWork, Work
 from holdfast.node.planning import bucket_to_within, frames_between
-from holdfast.node.situation import Situation, SlotState
+from holdfast.node.situation import JOBS_SLOT, Situation, SlotState
 from holdfast.node.units import Phase, Step, Unit
 from holdfast.plan import ConsoleSink, Stage
 
@@ -31,7 +33,10 @@ class Scheduler:
     def works_for(self, slot: SlotState) -> list[Work]:
         """Return what the slot does next; nothing if there is nothing to do."""
         self._give_up_stale(slot)
-        return self._attach(slot) or self._process(slot) or self._deliver() or self._ingest() or self._forget(slot)
+        own = self._attach(slot) or self._process(slot)
+        if slot.number == JOBS_SLOT:
+            return own
+        return own or self._deliver() or self._ingest() or self._forget(slot)
 
     def learn_rate(self, stage: str, rows: int, seconds: float) -> None:
         """Take note of how fast a slot was, so that a wave takes about its budget of time."""
@@ -131,8 +136,10 @@ class Scheduler:
     def _rows_max(self, stage: Stage, units: int) -> int:
         """Return how many rows of the whole stream a wave may read for so many of its units."""
         options = self._situation.options
-        rows = int(self._rows_per_second.get(stage.name, 0.0) * options.wave_budget_us / 1e6)
-        rows = min(options.wave_rows_max, max(options.wave_rows_min, rows))
+        in_jobs = stage.transform is not None
+        budget_us = options.job_budget_us if in_jobs else options.wave_budget_us
+        rows = int(self._rows_per_second.get(stage.name, 0.0) * budget_us / 1e6)
+        rows = min(options.wave_rows_max, max(options.job_rows_min if in_jobs else options.wave_rows_min, rows))
         return rows * self._situation.topology.shards // units
 
     def _deliver(self) -> list[Work]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Final
 
 from holdfast.log.ledger import Ledger
 from holdfast.model import END_OF_TIME, FIRST_BUCKET, JournalItem, Published
@@ -14,10 +15,16 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.units import Unit, UnitKey
 from holdfast.plan import Stage, Topology
 
+JOBS_SLOT: Final = -1
+
 
 @dataclass(slots=True)
 class SlotState:
-    """What the node knows of a slot: the order it is at, and how long to leave it alone after failures."""
+    """What the node knows of a slot: the order it is at, and how long to leave it alone after failures.
+
+    The one with the number `JOBS_SLOT` is no core: it stands for the Spark jobs of the stages that are a function of
+    the user's from DataFrame to DataFrame. Units of these live there, and no others.
+    """
 
     number: int
     order: Order | None = None

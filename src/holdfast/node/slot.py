@@ -64,7 +64,7 @@ class Slot:
             self.context.sync()
         except (HoldfastError, OSError) as error:
             self.context.forget_writers()
-            return [_failed(number, error) for number in range(len(order.works))]
+            return [failure(number, error) for number in range(len(order.works))]
         return [_with_seconds(result, "sync", time.perf_counter() - started) for result in results]
 
     def close(self) -> None:
@@ -79,13 +79,8 @@ class Slot:
             assert isinstance(work, ProcessWork | AttachWork), "only work on units needs state"
             stage, shard = self.units.let_go()
             return StateAbsent(stage, shard, str(error))
-        except FileNotFoundError as error:
-            # A frame that was moved to another segment after the order was written: the next order names the new place.
-            return Failed(number, "StoreUnavailable", f"a file of the store is gone: {error}", retry=True)
-        except (HoldfastError, OSError) as error:
-            return _failed(number, error)
-        except Exception:
-            return Failed(number, "PipelineFailed", traceback.format_exc(), retry=False)
+        except Exception as error:
+            return failure(number, error)
 
     def _perform(self, work: Work) -> Result:
         match work:
@@ -101,10 +96,14 @@ class Slot:
                 return self.units.forget(work)
 
 
-def _failed(number: int, error: HoldfastError | OSError) -> Failed:
+def failure(number: int, error: Exception) -> Failed:
+    """Return what a slot answers for a piece of work that raised."""
     if isinstance(error, HoldfastError):
         return Failed(number, type(error).__name__, str(error), isinstance(error, Retryable))
-    if error.errno in _PASSING:
+    if isinstance(error, FileNotFoundError):
+        # A frame that was moved to another segment after the order was written: the next order names the new place.
+        return Failed(number, "StoreUnavailable", f"a file of the store is gone: {error}", retry=True)
+    if isinstance(error, OSError) and error.errno in _PASSING:
         return Failed(number, "StoreUnavailable", f"{error}; nothing that was committed is lost", retry=True)
     return Failed(number, "PipelineFailed", "".join(traceback.format_exception(error)), retry=False)
 

@@ -194,44 +194,12 @@ class SlotUnits:
     def _append(self, unit: UnitWork, output: UnitOutput) -> list[Published]:
         published: list[Published] = []
         for rows in output.rows:
-            published += self._append_rows(unit, rows, rows.stream)
+            published += append_output(self._context, self._phases, unit, rows, rows.stream)
         for rows in output.late:
-            published += self._append_rows(unit, rows, f"{rows.stream}.late")
+            published += append_output(self._context, self._phases, unit, rows, f"{rows.stream}.late")
         for rows in output.rejects:
-            published += self._append_rows(unit, rows, f"{rows.stream}.rejects")
+            published += append_output(self._context, self._phases, unit, rows, f"{rows.stream}.rejects")
         return published
-
-    def _append_rows(self, unit: UnitWork, rows: StreamRows, stream: str) -> list[Published]:
-        """Append one frame with the rows of buckets that are not published yet, if there are any."""
-        first = next((n for n, bucket in enumerate(rows.buckets) if bucket >= unit.publish_from), None)
-        if first is None:
-            return []
-        skip = rows.row_ends[first - 1] if first else 0
-        batch = rows.batch.slice(skip) if skip else rows.batch
-        if batch.num_rows == 0:
-            return []
-        buckets = rows.buckets[first:]
-        row_ends = [end - skip for end in rows.row_ends[first:]]
-        stage = self._context.stages.get(stream)
-        event_time = None if stage is None else stage.event_time
-        destinations = None if rows.destination_ends is None else rows.destination_ends[first * self._shards :] - skip
-        header = FrameHeader(
-            FrameKind.DATA,
-            stream,
-            unit.shard,
-            unit.generation,
-            buckets[0],
-            buckets[-1] + 1,
-            bucket_table=output_table(batch, event_time, buckets, row_ends, rows.reached_us[first:]),
-            bucket_row_ends=row_ends,
-            destination_by=[] if destinations is None or stage is None else stage.shard_by,
-            destination_ends=b"" if destinations is None else stored_ends(destinations),
-        )
-        frame = encode(header, batch)
-        self._phases.end("encode")
-        ref = self._context.writer(stream).append_encoded([frame])[0]
-        self._phases.end("write")
-        return [Published(stream, unit.shard, buckets[0], buckets[-1] + 1, batch.num_rows, ref)]
 
     def _snapshot(self, state: UnitState, unit: UnitWork, work: ProcessWork) -> str | None:
         """Prepare a snapshot of the wave that has just ended; None while another one is being written."""
@@ -241,3 +209,39 @@ class SlotUnits:
             self.snapshots.write(order, state.prepare())
             return path
         return None
+
+
+def append_output(
+    context: SlotContext, phases: Phases, unit: UnitWork, rows: StreamRows, stream: str
+) -> list[Published]:
+    """Append one frame with the rows of buckets that are not published yet, if there are any."""
+    first = next((n for n, bucket in enumerate(rows.buckets) if bucket >= unit.publish_from), None)
+    if first is None:
+        return []
+    skip = rows.row_ends[first - 1] if first else 0
+    batch = rows.batch.slice(skip) if skip else rows.batch
+    if batch.num_rows == 0:
+        return []
+    buckets = rows.buckets[first:]
+    row_ends = [end - skip for end in rows.row_ends[first:]]
+    stage = context.stages.get(stream)
+    event_time = None if stage is None else stage.event_time
+    shards = context.topology.shards
+    destinations = None if rows.destination_ends is None else rows.destination_ends[first * shards :] - skip
+    header = FrameHeader(
+        FrameKind.DATA,
+        stream,
+        unit.shard,
+        unit.generation,
+        buckets[0],
+        buckets[-1] + 1,
+        bucket_table=output_table(batch, event_time, buckets, row_ends, rows.reached_us[first:]),
+        bucket_row_ends=row_ends,
+        destination_by=[] if destinations is None or stage is None else stage.shard_by,
+        destination_ends=b"" if destinations is None else stored_ends(destinations),
+    )
+    frame = encode(header, batch)
+    phases.end("encode")
+    ref = context.writer(stream).append_encoded([frame])[0]
+    phases.end("write")
+    return [Published(stream, unit.shard, buckets[0], buckets[-1] + 1, batch.num_rows, ref)]

@@ -210,6 +210,10 @@ class UnitOperator:
             meta=meta,
         )
 
+    def ordered(self, runs: Sequence[Sequence[InputRows]], bucket_from: int, bucket_to: int) -> UnionRows:
+        """Return all rows of the buckets in the order of the union, and process none of them."""
+        return self.gather(runs, bucket_from, bucket_to).of(self.shard).union
+
     # A wave without rows for this unit: with many units, that is most of them, so it has to cost next to nothing.
 
     def _closes_nothing(self, seen: Seen) -> bool:

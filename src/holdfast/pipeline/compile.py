@@ -30,13 +30,17 @@ from holdfast.pipeline.lineage import (
     SourceNode,
     StageNode,
     StepNode,
+    TransformNode,
     UnionNode,
     WatermarkNode,
+    has_transform,
+    nodes,
 )
 
 _SURELY_FIT: Final = 16
 """So many aggregates over all open windows of a key, and keys, have room in a record whatever their types are."""
 _OPEN_WINDOWS_MAX: Final = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class Sharding:
@@ -152,6 +156,8 @@ class _StageCompiler:
         self._schemas = {declared.name: declared.schema for declared in stages}
 
     def stage(self, declared: DeclaredStage) -> _Made:
+        if has_transform(declared.node):
+            return self._stage_of_jobs(declared)
         behind, aggregation = _split(declared.node)
         below = declared.node if aggregation is None else aggregation.parent
         branches = self._branches(below)
@@ -183,6 +189,24 @@ class _StageCompiler:
             )
         return plan.Partitioning(self.functions.number_of_partitioning(by), by.name)
 
+    def _stage_of_jobs(self, declared: DeclaredStage) -> _Made:
+        """Return a stage all of whose steps Spark does, in jobs: in the plan there are none."""
+        (branch,) = self._branches(declared.node)
+        made = nodes(declared.node, TransformNode)
+        _check_order(made, declared)
+        read = msgspec.structs.replace(self._input(replace(branch, steps=())), late="drop", on_error="stop")
+        stage = plan.Stage(
+            name=declared.name,
+            inputs=[read],
+            union_schema=read.schema,
+            aggregation=None,
+            steps=[],
+            schema=declared.schema,
+            checkpoint_every_us=None,
+            transform=plan.Transform(", ".join(node.name for node in reversed(made)), list(made[0].order_by)),
+        )
+        return _Made(stage, [branch])
+
     def _steps(self, node: StepNode | MapNode) -> Sequence[plan.Step]:
         return (self._map(node, "stop"),) if isinstance(node, MapNode) else node.steps
 
@@ -205,6 +229,8 @@ class _StageCompiler:
             return [_watermarked(branch, node) for branch in below]
         if isinstance(node, StepNode):
             return [_advanced(branch, node.steps) for branch in below]
+        if isinstance(node, TransformNode):
+            return [replace(branch, origin=_through(branch.origin, node.kept)) for branch in below]
         return [_advanced(branch, (self._map(node, self._policies(branch)[1]),)) for branch in below]
 
     def _map(self, node: MapNode, on_error: Literal["stop", "reject"]) -> plan.MapInArrow:
@@ -235,7 +261,7 @@ def _split(node: Node) -> tuple[list[StepNode | MapNode], AggregationNode | None
     """Return what stands behind the aggregation, in order, and the aggregation; nothing where there is none."""
     behind: list[StepNode | MapNode] = []
     while not isinstance(node, AggregationNode):
-        if isinstance(node, (SourceNode, StageNode, UnionNode)):
+        if isinstance(node, (SourceNode, StageNode, UnionNode, TransformNode)):
             return [], None
         if isinstance(node, (StepNode, MapNode)):
             behind.insert(0, node)
@@ -245,6 +271,10 @@ def _split(node: Node) -> tuple[list[StepNode | MapNode], AggregationNode | None
 
 def _advanced(branch: Branch, steps: Sequence[plan.Step]) -> Branch:
     return replace(branch, steps=(*branch.steps, *steps), origin=behind(branch.origin, steps))
+
+
+def _through(origin: Origin, kept: Mapping[str, str]) -> Origin:
+    return {name: origin[before] for name, before in kept.items() if before in origin}
 
 
 def _watermarked(branch: Branch, node: WatermarkNode) -> Branch:
@@ -266,6 +296,24 @@ def _check_inputs(branches: Sequence[Branch], declared: DeclaredStage) -> None:
             f"{twice[0]} is in the stage {declared.name!r} twice, and a stage reads each input once; "
             f"make both parts in one pass, with F.when or mapInArrow (at {declared.node.line})"
         )
+
+
+def _check_order(made: Sequence[TransformNode], declared: DeclaredStage) -> None:
+    """Refuse an order that what stands behind it would lose; the last transform comes first in `made`."""
+    for node in made[1:]:
+        if node.order_by:
+            raise UnsupportedQuery(
+                "transform(order_by=...): another transform stands behind it, so the order would be lost; give the "
+                f"result a name, with .named('...'), or give order_by to the last one (at {node.line})"
+            )
+    names = pa.ipc.read_schema(pa.py_buffer(declared.schema)).names
+    for column in made[0].order_by:
+        if column not in names:
+            raise UnsupportedQuery(
+                f"transform(order_by=...): the column {column!r} is dropped or renamed before .named(...), and rows "
+                f"of {declared.name!r} cannot be ordered by what they do not have; do that in a stage behind "
+                f"(at {made[0].line})"
+            )
 
 
 def _check_aggregation(node: AggregationNode, branches: Sequence[Branch]) -> None:

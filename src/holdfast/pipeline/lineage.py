@@ -91,7 +91,19 @@ class AggregationNode:
     line: str
 
 
-Node = SourceNode | StageNode | StepNode | MapNode | UnionNode | WatermarkNode | AggregationNode
+@dataclass(frozen=True, slots=True, eq=False)
+class TransformNode:
+    """A user's function from DataFrame to DataFrame; `kept` has the columns that it leaves as they are: new to old."""
+
+    parent: Node
+    name: str
+    order_by: tuple[str, ...]
+    kept: dict[str, str]
+    replay: Callable[[DataFrame], DataFrame]
+    line: str
+
+
+Node = SourceNode | StageNode | StepNode | MapNode | UnionNode | WatermarkNode | AggregationNode | TransformNode
 
 
 def replay(node: Node, read: Callable[[str], DataFrame]) -> DataFrame:
@@ -106,6 +118,20 @@ def replay(node: Node, read: Callable[[str], DataFrame]) -> DataFrame:
     below = replay(node.parent, read)
     # A watermark only says when a window is final; over a whole log every window is.
     return below if isinstance(node, WatermarkNode) else node.replay(below)
+
+
+def over(node: Node, rows: DataFrame) -> DataFrame:
+    """Call everything between a stage's one input and its result again, on the rows of that input."""
+    if isinstance(node, (SourceNode, StageNode)):
+        return rows
+    assert not isinstance(node, (UnionNode, AggregationNode)), "a stage of jobs has one input and no state"
+    below = over(node.parent, rows)
+    return below if isinstance(node, WatermarkNode) else node.replay(below)
+
+
+def has_transform(node: Node) -> bool:
+    """Return whether a function from DataFrame to DataFrame is in the tree."""
+    return bool(nodes(node, TransformNode))
 
 
 def has_count_window(node: Node) -> bool:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, cast
 
 import msgspec
@@ -21,7 +22,7 @@ from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
 from holdfast.pipeline.endpoints import Files, OtherStream
-from holdfast.pipeline.lineage import Node, SourceNode
+from holdfast.pipeline.lineage import Node, SourceNode, TransformNode, nodes, over
 from holdfast.pipeline.program import PROGRAM
 from holdfast.pipeline.stream import Stream, refuse_later
 
@@ -43,6 +44,14 @@ class Query:
 
     frame: DataFrame
     adopt: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTransform:
+    """What a stage of jobs does to the rows of its input, and where that was written."""
+
+    function: Callable[[DataFrame], DataFrame]
+    line: str
 
 
 class Pipeline:
@@ -255,6 +264,14 @@ class Pipeline:
             origin = declared.source.origin
             if isinstance(origin, plan.FilesSource) and origin.path == path:
                 raise Misconfigured(f"the source {name!r} reads from {path!r}; give the sink a folder of its own")
+
+    def transforms(self) -> dict[str, DeclaredTransform]:
+        """Return the stages that Spark runs as jobs, each with what is done to its input's rows, as one function."""
+        return {
+            name: DeclaredTransform(partial(over, declared.node), found[0].line)
+            for name, declared in self._stages.items()
+            if (found := nodes(declared.node, TransformNode))
+        }
 
     def logged_input(self, source: str) -> DataFrame:
         """Return what was logged of a source, as an ordinary DataFrame."""

@@ -9,7 +9,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from holdfast import plan
@@ -24,11 +24,14 @@ from holdfast.pipeline.lineage import (
     SourceNode,
     StageNode,
     StepNode,
+    TransformNode,
     UnionNode,
     WatermarkNode,
     has_aggregation,
     has_count_window,
+    has_transform,
     has_watermark,
+    nodes,
     replay,
 )
 
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
 
 _METHODS: Final = (
     "select, filter, where, withColumn, withColumns, withColumnRenamed, drop, union, unionByName, groupBy, "
-    "withWatermark, mapInArrow, named, protect, to and toSpark"
+    "withWatermark, mapInArrow, transform, named, protect, to and toSpark"
 )
 _LOOKS: Final = (
     "it goes on for ever: stream.toSpark().{name}(...) has what is logged so far, stream.to(hf.console()) prints rows "
@@ -144,6 +147,7 @@ class Stream:
         """As `DataFrame.groupBy`, with `F.window` or `hf.count_window` among the columns, or neither."""
         from holdfast.pipeline.grouped import GroupedStream
 
+        self._check_untransformed("groupBy")
         if has_aggregation(self._node):
             raise UnsupportedQuery(
                 "this stream is aggregated already, and a stage has one groupBy; give the result a name, with "
@@ -154,6 +158,7 @@ class Stream:
     @names_the_line
     def withWatermark(self, eventTime: str, delayThreshold: str) -> Stream:
         """As `DataFrame.withWatermark`: rows may come this much later than the latest one seen."""
+        self._check_untransformed("withWatermark")
         if has_aggregation(self._node):
             raise UnsupportedQuery(
                 "withWatermark has to stand before groupBy, or behind the .named('...') of its result"
@@ -262,9 +267,49 @@ class Stream:
         """Comes with a later version."""
         raise _later("join", "join the DataFrames in the program that fills the source")
 
-    def transform(self, *arguments: Any, **options: Any) -> NoReturn:
-        """Comes with a later version."""
-        raise _later("transform", "use mapInArrow for what can be done batch by batch")
+    @names_the_line
+    def transform(
+        self,
+        func: Callable[..., DataFrame],
+        *args: Any,
+        order_by: str | Sequence[str] | None = None,
+        **kwargs: Any,
+    ) -> Stream:
+        """As `DataFrame.transform`: `func` takes a DataFrame and gives one. Spark runs it over committed buckets.
+
+        It has to treat each row on its own; what does not is refused. `order_by` names columns of the result that order
+        the rows of a bucket; without it they come in the order of the rows they were made of.
+        """
+        from holdfast.spark import catalyst, transform_plan
+
+        self._check_transformable()
+        if not callable(func):
+            raise Misconfigured(f"transform needs a function from DataFrame to DataFrame, and {func!r} is none")
+        name = getattr(func, "__qualname__", type(func).__qualname__)
+        columns = _names(order_by)
+
+        def whole(frame: DataFrame) -> DataFrame:
+            return func(frame, *args, **kwargs)
+
+        leaf = transform_plan.leaf_frame(self._pipeline.spark, self.schema, transform_plan.no_rows, 1)
+        found = transform_plan.analysed(whole, leaf, columns, name)
+        node = TransformNode(self._node, name, columns, found.kept, whole, users_line())
+        return self._next(catalyst.empty_frame(self._pipeline.spark, found.schema), node)
+
+    def _check_transformable(self) -> None:
+        if has_aggregation(self._node) or nodes(self._node, UnionNode):
+            what = "aggregated" if has_aggregation(self._node) else "a union"
+            raise UnsupportedQuery(
+                f"transform reads the committed buckets of one stream, and this is {what}; give it a name, with "
+                ".named('...'), and call transform on that"
+            )
+
+    def _check_untransformed(self, method: str) -> None:
+        if has_transform(self._node):
+            raise UnsupportedQuery(
+                f"{method} behind transform needs a stage of its own; give the result of transform a name, with "
+                f".named('...'), and call {method} on that"
+            )
 
     def dropDuplicatesWithinWatermark(self, *arguments: Any, **options: Any) -> NoReturn:
         """Comes with a later version."""
@@ -286,6 +331,8 @@ class Stream:
             raise Misconfigured(f"a stream can only be joined with a stream by union, and {other!r} is none")
         if other._pipeline is not self._pipeline:
             raise Misconfigured("the two streams of a union belong to different pipelines")
+        for each in (self, other):
+            each._check_untransformed("union")
         if has_aggregation(self._node) or has_aggregation(other._node):
             raise UnsupportedQuery(
                 "a union behind groupBy needs a stage of its own; give each result a name, with .named('...'), and "
@@ -312,6 +359,13 @@ def refuse_later(**dials: object) -> None:
     for dial, value in dials.items():
         if value is not None:
             raise UnsupportedQuery(f"{dial}={value!r} comes with a later version; leave it out")
+
+
+def _names(order_by: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = (order_by,) if isinstance(order_by, str) else tuple(order_by or ())
+    if not all(isinstance(name, str) for name in names):
+        raise Misconfigured(f"order_by is {order_by!r} and must be names of columns, such as ['item', 'price']")
+    return names
 
 
 def _later(method: str, instead: str) -> UnsupportedQuery:

@@ -31,6 +31,7 @@ from holdfast.log.stream_log import StreamLog
 from holdfast.node.handle import PipelineHandle
 from holdfast.node.options import NodeOptions
 from holdfast.node.runner import NodeRunner
+from holdfast.node.runner import Waves as AnyWaves
 from holdfast.node.slot import SlotSetup
 from holdfast.node.state_folder import claim, state_folder
 from holdfast.plan import FilesSource, ParquetSink, QuerySource, Topology
@@ -80,7 +81,7 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
             catalog.pipeline_id,
             store,
             log,
-            lambda put: Waves(pipeline.spark, setup, put, _executors(pipeline, store, log)),
+            _waves_of(pipeline, setup, topology, store, log),
             chosen,
             ingests,
         )
@@ -94,6 +95,29 @@ def _executors(pipeline: Pipeline, store: Store, log: StreamLog) -> Executors | 
     if context._jsc.sc().isLocal():
         return None
     return Executors(context, log.term.owner, store, lambda text: logging.getLogger("holdfast").warning("%s", text))
+
+
+def _waves_of(
+    pipeline: Pipeline, setup: SlotSetup, topology: Topology, store: Store, log: StreamLog
+) -> Callable[[Callable[[bytes], None]], AnyWaves]:
+    """Return what makes the node's waves; functions of transforms are called now, before the node starts."""
+
+    def waves(put: Callable[[bytes], None]) -> Waves:
+        return Waves(pipeline.spark, setup, put, _executors(pipeline, store, log))
+
+    transforms = pipeline.transforms()
+    if not transforms:
+        return waves
+    # Only here, as it loads the kernels, which the node's own process does without.
+    from holdfast.spark.transform import Jobs, WavesAndJobs
+
+    jobs = Jobs(pipeline.spark, setup, topology, transforms)
+
+    def waves_and_jobs(put: Callable[[bytes], None]) -> AnyWaves:
+        jobs.start(put)
+        return WavesAndJobs(waves(put), jobs)
+
+    return waves_and_jobs
 
 
 def _ingests(

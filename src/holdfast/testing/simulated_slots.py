@@ -46,6 +46,7 @@ from holdfast.testing.simulated_stage import (
     StageState,
     batch_of,
     digest_of,
+    echoed,
     in_shard_order,
     rows_of,
     shard_of,
@@ -68,6 +69,7 @@ class Surroundings(Protocol):
 
     shards: int
     segment_bytes: int
+    transforms: frozenset[str]
 
     def wrote(self, stream: str, ref: FrameRef, rows: list[Row]) -> None: ...
     def put_out(self, sink: str, name: str, rows: list[Row]) -> int: ...
@@ -170,6 +172,8 @@ class SlotProcess(Process):
     # As in `node.slot_units`
 
     def _attach(self, work: AttachWork) -> Result:
+        if work.stage in self.world.transforms:
+            return Attached(work.stage, work.shard, work.bucket_committed, "empty")
         bucket = self._from_memory(work)
         if bucket is not None:
             self.timeline.count("a state was attached from memory")
@@ -224,6 +228,12 @@ class SlotProcess(Process):
         rows = self._read(work)
         yield
         units: list[UnitProcessed] = []
+        if work.stage in self.world.transforms:
+            for unit in work.units:
+                yield
+                units.append(self._transform_unit(work, unit, rows))
+            self.timeline.count("a job was done")
+            return Processed(work.stage, units, work.bucket_from, work.bucket_to)
         for unit in work.units:
             try:
                 units.append((yield from self._process_unit(work, unit, rows)))
@@ -276,6 +286,16 @@ class SlotProcess(Process):
         digests = [(bucket, len(left), digest_of(left)) for bucket, left in out]
         rows_in = sum(len(some) for (_, shard), some in rows.items() if shard == unit.shard)
         return UnitProcessed(unit.shard, published, digests, rows_in, 0, 0, snapshot)
+
+    def _transform_unit(
+        self, work: ProcessWork, unit: UnitWork, rows: dict[tuple[int, int], list[Row]]
+    ) -> UnitProcessed:
+        """As a job of Spark's does it: there is no state, and all of the range is written."""
+        found = [(bucket, echoed(some)) for (bucket, shard), some in sorted(rows.items()) if shard == unit.shard]
+        out = [each for each in found if each[1]]
+        digests = [(bucket, len(left), digest_of(left)) for bucket, left in out]
+        rows_in = sum(len(some) for (_, shard), some in rows.items() if shard == unit.shard)
+        return UnitProcessed(unit.shard, self._publish(work.stage, unit, out), digests, rows_in, 0)
 
     def _publish(self, stream: str, unit: UnitWork, out: list[tuple[int, list[Row]]]) -> list[Published]:
         if not out:

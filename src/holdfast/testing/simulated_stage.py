@@ -53,6 +53,15 @@ class StageState:
         return msgspec.msgpack.encode(dict(sorted(self._open.items())))
 
 
+def echoed(rows: Iterable[Row]) -> list[Row]:
+    """Return what the simulated transform makes of rows, each by itself: nothing, the row, or the row and its echo."""
+    found: list[Row] = []
+    for key, value in rows:
+        if value % 5:
+            found += [(key, value), (key, -value)] if value % 2 else [(key, value)]
+    return found
+
+
 def shard_of(key: int, shards: int) -> int:
     """Return the shard of a key."""
     return key % shards

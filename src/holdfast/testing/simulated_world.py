@@ -8,6 +8,7 @@ Guarantees:
 from __future__ import annotations
 
 from collections.abc import Iterable
+from random import Random
 
 import msgspec
 
@@ -28,6 +29,7 @@ from holdfast.plan import (
     Stage,
     StageInput,
     Topology,
+    Transform,
 )
 from holdfast.testing.faulty_store import FaultyStore
 from holdfast.testing.scribe import Scribe
@@ -81,7 +83,11 @@ class World:
         self.width_us = WIDTH_US
         self.rewriting = random.choice([0.0, 0.4])
         self.segment_bytes = random.choice([1500, 3000])
+        # Drawn apart, so that a seed's world stays what it was but for the transform.
+        self._jobs_random = Random(f"{seed} batch")
+        self._has_transform = self._jobs_random.random() < 0.2
         self.topology = self._make_topology()
+        self.transforms = frozenset(stage.name for stage in self.topology.stages if stage.transform is not None)
         self.sources = {source.name: source for source in self.topology.sources}
         self.options = self._make_options()
         self.rates = Rates()
@@ -125,6 +131,11 @@ class World:
         every_us = random.choice([100_000, 300_000, 700_000])
         inputs = [StageInput(source.name, schema, []) for source in sources]
         stages = [Stage("totals", inputs, schema, KEEPS_STATE, [], schema, every_us, True)]
+        if self._has_transform:
+            # Before everything else, or behind it; always with somebody behind it who waits for its buckets.
+            echoes = Stage("echoes", [StageInput(sources[0].name, schema, [])], schema, None, [], schema, None, True)
+            echoes = msgspec.structs.replace(echoes, transform=Transform("echoed"))
+            return self._with_echoes(sources, stages, echoes)
         if random.random() < 0.35:
             stages += self._stages_behind(sources[-1].name, every_us)
             if len(stages[1].inputs) > 1 and random.random() < 0.5:
@@ -136,6 +147,24 @@ class World:
         ]
         if random.random() < 0.3:
             sinks.append(Sink("shown", random.choice(stages).name, ConsoleSink()))
+        return Topology("simulated", self.shards, WIDTH_US, sources, stages, sinks)
+
+    def _with_echoes(self, sources: list[Source], stages: list[Stage], echoes: Stage) -> Topology:
+        """Return a topology with a transform: of a source, with `totals` behind it, or of `totals`."""
+        random = self._jobs_random
+        (totals,) = stages
+        if random.random() < 0.5:
+            first = msgspec.structs.replace(totals.inputs[0], stream=echoes.name)
+            totals = msgspec.structs.replace(totals, inputs=[first, *totals.inputs[1:]])
+            stages = [echoes, totals]
+        else:
+            own = [msgspec.structs.replace(echoes.inputs[0], stream=totals.name)]
+            tops = msgspec.structs.replace(
+                totals, name="tops", inputs=[msgspec.structs.replace(own[0], stream="echoes")]
+            )
+            stages = [totals, msgspec.structs.replace(echoes, inputs=own), tops][: random.randint(2, 3)]
+        every_us = random.choice([50_000, 200_000])
+        sinks = [Sink(f"out-{stage.name}", stage.name, ParquetSink("out", every_us)) for stage in stages]
         return Topology("simulated", self.shards, WIDTH_US, sources, stages, sinks)
 
     def _stages_behind(self, source: str, every_us: int) -> list[Stage]:
@@ -155,6 +184,8 @@ class World:
             wave_rows_min=rows,
             wave_rows_max=rows,
             wave_deadline_us=random.choice([60_000, 500_000]),
+            job_rows_min=rows,
+            job_deadline_us=self._jobs_random.choice([80_000, 500_000]),
             ingest_ahead_rows=random.choice([20, 1000]),
             look_every_us=40_000,
             idle_commit_every_us=150_000,

@@ -6,12 +6,21 @@ import msgspec
 from tests.unit.node.stages import SCHEMA, stage_of
 
 from holdfast.log.ledger import Ledger
-from holdfast.model import FIRST_BUCKET, Advanced, UnitCommitted
+from holdfast.model import FIRST_BUCKET, MANY_SHARDS, Advanced, FrameRef, Published, UnitCommitted
 from holdfast.node import events
 from holdfast.node.decider import NodeDecider
-from holdfast.node.messages import Attached, AttachWork, Receipt, Result
+from holdfast.node.messages import (
+    Attached,
+    AttachWork,
+    Processed,
+    ProcessWork,
+    Receipt,
+    Result,
+    UnitProcessed,
+)
 from holdfast.node.options import NodeOptions
-from holdfast.plan import ParquetSink, ProducerSource, Sink, Source, Stage, StageInput, Topology
+from holdfast.node.situation import JOBS_SLOT
+from holdfast.plan import ParquetSink, ProducerSource, Sink, Source, Stage, StageInput, Topology, Transform
 
 SECOND_US = 1_000_000
 DAY_US = 86_400 * SECOND_US
@@ -100,3 +109,42 @@ def test_a_node_without_slots_says_so_once() -> None:
     assert not warnings(events.SlotsChanged([0]), 3 * patience_us)
     assert not warnings(events.SlotsChanged([]), 3 * patience_us + 1)
     assert warnings(events.TimePassed(), 4 * patience_us + 1) == [said]
+
+
+def test_the_units_of_a_transform_stay_on_the_jobs_slot_whatever_becomes_of_cores() -> None:
+    made = msgspec.structs.replace(STAGE, name="made", aggregation=None, transform=Transform("f"))
+    source = Source("north", SCHEMA.serialize().to_pybytes(), ProducerSource(), ["item"])
+    topology = Topology("test", 2, WIDTH_US, [source], [STAGE, made], [])
+    start_us = DAYS * DAY_US
+    node = NodeDecider(topology, Ledger(2, WIDTH_US), "node", 1, NodeOptions(), start_us)
+    published = Published(
+        "north", MANY_SHARDS, start_us // WIDTH_US, start_us // WIDTH_US + 1, 9, FrameRef("a", 0, 64), start_us
+    )
+    given = [events.SlotsChanged([]), events.ItemsRead([published, Advanced("north", start_us + SECOND_US)])]
+    given += [events.SlotsChanged([0, 1]), events.SlotsChanged([1])]
+    done: list[UnitCommitted] = []
+    ordered: set[tuple[str, int]] = set()
+    for event in given:
+        todo = node.handle(event, start_us + SECOND_US)
+        while todo:
+            command = todo.pop(0)
+            if isinstance(command, events.Commit):
+                done += [item for item in command.items if isinstance(item, UnitCommitted) and item.stage == "made"]
+                todo += node.handle(events.Committed(command.ticket, command.items), start_us + SECOND_US)
+            elif isinstance(command, events.StartWave):
+                order = command.order
+                ordered |= {(work.stage, order.slot) for work in order.works if isinstance(work, AttachWork)}
+                if order.slot != JOBS_SLOT:
+                    continue
+                results = [answer(work) for work in order.works if isinstance(work, AttachWork | ProcessWork)]
+                receipt = Receipt(order.wave, order.slot, order.node, "host", 1, results)
+                todo += node.handle(events.ReceiptArrived(receipt), start_us + SECOND_US)
+    assert ordered == {("made", JOBS_SLOT), (STAGE.name, 0), (STAGE.name, 1)}
+    assert [(item.shard, item.rows_in) for item in done] == [(0, 4), (1, 4)], "all shards in one entry, once"
+
+
+def answer(work: AttachWork | ProcessWork) -> Result:
+    if isinstance(work, AttachWork):
+        return Attached(work.stage, work.shard, work.bucket_committed, "empty")
+    units = [UnitProcessed(unit.shard, [], [], 4, 0) for unit in work.units]
+    return Processed(work.stage, units, work.bucket_from, work.bucket_to)

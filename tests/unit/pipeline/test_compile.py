@@ -16,6 +16,7 @@ from holdfast.pipeline.lineage import (
     SourceNode,
     StageNode,
     StepNode,
+    TransformNode,
     UnionNode,
     WatermarkNode,
     has_aggregation,
@@ -356,3 +357,29 @@ def test_a_stage_ends_at_a_named_stream_and_the_same_query_in_spark_goes_on_to_t
     assert not has_aggregation(node) and not has_watermark(node)
     assert has_count_window(node)
     assert replay(node, lambda name: [name]) == ["north", "group", "step"]  # type: ignore[arg-type, return-value, comparison-overlap]
+
+
+def transformed(parent: Node, *order_by: str, **kept: str) -> Node:
+    return TransformNode(parent, "f", order_by, kept, lambda frame: frame, "user.py:8")
+
+
+def test_a_transform_is_a_stage_of_jobs_and_the_columns_it_keeps_stay_what_they_are() -> None:
+    made = transformed(projected(leaf("north"), what=column("item"), at=column("at")), "price", what="what", when="at")
+    behind = watermarked(stage_leaf("s0", made), "at")
+    key = plan.Column("item", "string")
+    topology = compiled(transformed(mapped(leaf("north")), item="item"), grouped(stage_leaf("s0"), key))
+    first = topology.stages[0]
+    assert first.transform == plan.Transform("f") and not first.steps and not first.inputs[0].steps
+    assert not topology.sources[0].shard_by, "what a function over batches makes is not traced"
+    topology = compiled(transformed(leaf("north"), item="item"), grouped(stage_leaf("s0"), key))
+    assert topology.sources[0].shard_by == ["item"] and topology.stages[1].sharded
+    topology = compiled(made, behind)
+    assert topology.stages[0].transform == plan.Transform("f", ["price"])
+    assert topology.stages[0].event_time == "at"
+
+
+def test_an_order_that_would_be_lost_is_refused() -> None:
+    with pytest.raises(UnsupportedQuery, match=r"another transform stands behind it.*user.py:8"):
+        compiled(transformed(transformed(leaf("north"), "price")))
+    with pytest.raises(UnsupportedQuery, match=r"'cost' is dropped or renamed.*user.py:8"):
+        compiled(transformed(leaf("north"), "cost"))
