@@ -118,9 +118,11 @@ def run_script(
     as_json: bool = False,
     backoff_first_s: float = BACKOFF_FIRST_S,
     debug: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Run a script under supervision from the main thread; return its exit status."""
-    options = [*(["--json"] if as_json else []), *(["--debug"] if debug else [])]
+    chosen = {"--json": as_json, "--debug": debug, "--quiet": quiet}
+    options = [name for name, wanted in chosen.items() if wanted]
     command = [sys.executable, "-m", "holdfast.cli.script", *options, file, *arguments]
     supervisor = Supervisor(command, restarts, as_json, backoff_first_s)
     before = {number: signal.signal(number, supervisor.stop) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -146,11 +148,14 @@ def run_script(
     help="How often in a row a pipeline that died is started again (a minute of life counts as well again).",
 )
 @click.option("--master", help="Where hf.session() runs it, such as spark://host:7077 (default: this machine).")
+@click.option("--quiet", is_flag=True, help="Do not show how the pipeline is doing while it runs.")
 @common_options
-def command(file: str, arguments: tuple[str, ...], restarts: int, master: str | None, as_json: bool) -> int:
+def command(
+    file: str, arguments: tuple[str, ...], restarts: int, master: str | None, quiet: bool, as_json: bool
+) -> int:
     """Run the pipeline in the script FILE, with ARGUMENTS for it, until it ends or Ctrl-C."""
     if master is not None:
         os.environ["HOLDFAST_MASTER"] = master
     context = click.get_current_context()
-    status = run_script(file, arguments, restarts, as_json, debug=bool(context.obj))
+    status = run_script(file, arguments, restarts, as_json, debug=bool(context.obj), quiet=quiet)
     return status if status in (0, _EXIT_WRONG_USE) else 1

@@ -1,6 +1,6 @@
 """The script of `holdfast run`, as `__main__` of this process; what it raises becomes one message.
 
-    python -m holdfast.cli.script [--json] [--debug] FILE [ARGUMENTS]
+    python -m holdfast.cli.script [--json] [--debug] [--quiet] FILE [ARGUMENTS]
 
 Invariants:
     * The script sees what `python FILE ARGUMENTS` would show it: its arguments, its folder first on the path.
@@ -14,11 +14,14 @@ import runpy
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 
+from holdfast.cli.progress import show_progress
 from holdfast.errors import HoldfastError, Misconfigured, PipelineFailed, Repairable, Reportable, StreamTaken
 
+_OPTIONS = ("--json", "--debug", "--quiet")
 EXIT_INTERRUPTED = 130
 EXIT_FUTILE = 78
 """What sysexits.h calls a wrong configuration: a person has to do something before the next start."""
@@ -26,12 +29,14 @@ EXIT_FUTILE = 78
 
 def main(given: Sequence[str]) -> int:
     """Run the script and return its exit status."""
-    options = [each for each in given[:2] if each in ("--json", "--debug")]
+    options = list(takewhile(_OPTIONS.__contains__, given))
     file, *arguments = given[len(options) :]
     sys.argv = [file, *arguments]
     sys.path[0] = os.path.dirname(os.path.abspath(file))
     if "--debug" not in options:
         _quieten_spark()
+    if "--quiet" not in options:
+        show_progress("--json" in options)
     try:
         runpy.run_path(file, run_name="__main__")
     except KeyboardInterrupt:

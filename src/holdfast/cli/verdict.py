@@ -32,7 +32,8 @@ def verdict_of(status: PipelineStatus) -> Verdict:
         problems.append(f"{failure.message.rstrip('.')}. Nothing committed is lost: mend the cause and start it again")
     if state == "stopped" and not damaged:
         problems.append("no node runs: it was stopped or killed. Nothing committed is lost: start it again")
-    if state == "running":
+    problems += [each.message for each in status.troubles if state == "failing"]
+    if state in ("running", "failing"):
         problems += _held_up(status)
     problems += [
         f"the consumer {each.name!r} of {each.stream} was not seen for so long that its place is kept no more"
@@ -50,7 +51,7 @@ def verdict_of(status: PipelineStatus) -> Verdict:
 def _state(status: PipelineStatus) -> State:
     stages = [each for each in status.streams if each.kind == "stage"]
     if status.alive:
-        return "running"
+        return "failing" if status.troubles else "running"
     if status.alive is None or any(each.problem is not None and each.writer is None for each in stages):
         return "unknown"
     if all(each.writer is None for each in stages):

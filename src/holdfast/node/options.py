@@ -13,6 +13,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
     wave_rows_max: int = 4_000_000
     wave_deadline_us: int = 120_000_000
     ingest_ahead_rows: int = 6_000_000
+    delivery_wait_us: int = 500_000
     look_every_us: int = 100_000
     idle_commit_every_us: int = 1_000_000
     snapshot_look_every_us: int = 250_000

@@ -11,6 +11,8 @@ from __future__ import annotations
 import contextlib
 import time
 
+import msgspec
+
 from holdfast.checkpoint.base import life_of
 from holdfast.checkpoint.snapshot_files import snapshot_path
 from holdfast.checkpoint.snapshot_writer import SnapshotOrder, SnapshotWriter
@@ -32,7 +34,7 @@ from holdfast.node.slot_input import FrameReader, ReadFrame, input_rows
 from holdfast.node.slot_states import SlotStates
 from holdfast.operators.bucket_table import output_table
 from holdfast.operators.phases import Phases
-from holdfast.operators.stage import StreamRows, UnitOperator, UnitOutput
+from holdfast.operators.stage import StreamRows, UnitOperator, UnitOutput, watermark_of
 from holdfast.state import UnitState
 
 
@@ -86,7 +88,9 @@ class SlotUnits:
         self.let_go()
         state, attached = self._states.attach(work)
         self._hold(work.stage, work.shard, state)
-        return attached
+        if state is None:
+            return attached
+        return msgspec.structs.replace(attached, state_rows=state.records, state_bytes=state.size_bytes)
 
     def forget(self, work: ForgetWork) -> Forgotten:
         """Delete an older life of a unit that has gone to another host."""
@@ -127,8 +131,10 @@ class SlotUnits:
             output = held.operator.process(runs, work.bucket_from, work.bucket_to, work.ended)
             published = self._append(unit, output)
             snapshot = None
+            rows = size_bytes = 0
             if state is not None:
                 state.finish(work.bucket_to, output.meta)
+                rows, size_bytes = state.records, state.size_bytes
                 snapshot = self._snapshot(state, unit, work) if unit.snapshot else None
         finally:
             if state is not None:
@@ -136,7 +142,16 @@ class SlotUnits:
         self._phases.end("state")
         rejected = sum(rows.batch.num_rows for rows in output.rejects)
         return UnitProcessed(
-            unit.shard, published, output.digests, output.rows_in, output.rows_late, rejected, snapshot
+            unit.shard,
+            published,
+            output.digests,
+            output.rows_in,
+            output.rows_late,
+            rejected,
+            snapshot,
+            rows,
+            size_bytes,
+            watermark_of(held.operator.stage, output.meta),
         )
 
     # Holding units
@@ -152,6 +167,7 @@ class SlotUnits:
             topology.session_time_zone,
             topology.bucket_width_us,
             self._phases,
+            self._context.setup.lines,
         )
         held = self._held[stage, shard] = HeldUnit(operator, state)
         return held

@@ -11,7 +11,7 @@ The caller brackets `process` with `UnitState.begin` and `UnitState.finish(bucke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from holdfast import plan
 from holdfast.errors import BadRow
-from holdfast.model import NO_WATERMARK, bucket_of
+from holdfast.model import END_OF_TIME, NO_WATERMARK, bucket_of
 from holdfast.operators.aggregates import AggregateLayout, aggregate_layout, finish_aggregates
 from holdfast.operators.columns import Words, fixed_words, from_words, plain, valid_mask
 from holdfast.operators.digest import digest_rows
@@ -113,6 +113,21 @@ def layout_of(stage: plan.Stage) -> StateLayout | None:
     return state_layout(stage.aggregation.window, found.keys, found.aggregates)
 
 
+def watermark_of(stage: plan.Stage, meta: bytes) -> int | None:
+    """Return the watermark of a unit that keeps `meta`; None where there is none, or no row has come yet."""
+    timed = [source.event_time is not None for source in stage.inputs]
+    if not meta or not any(timed):
+        return None
+    maxima = msgspec.msgpack.decode(meta, type=UnitMeta).event_time_max_us
+    found = [
+        highest - source.delay_us
+        for source, highest in zip(stage.inputs, maxima, strict=False)
+        if source.event_time is not None
+    ]
+    lowest = min(found, default=NO_WATERMARK)
+    return None if lowest <= NO_WATERMARK // 2 or lowest >= END_OF_TIME // 2 else lowest
+
+
 class UnitOperator:
     """Runs one unit of a stage. It keeps nothing between waves but what is in `state`."""
 
@@ -126,6 +141,7 @@ class UnitOperator:
         session_time_zone: str,
         bucket_width_us: int,
         phases: Phases | None = None,
+        lines: Mapping[str, str] | None = None,
     ) -> None:
         self.phases = phases if phases is not None else Phases()
         self.stage = stage
@@ -135,6 +151,9 @@ class UnitOperator:
         self.functions = functions
         self.session_time_zone = session_time_zone
         self.bucket_width_us = bucket_width_us
+        # What an aggregation computes itself is where it was written.
+        self._line = (lines or {}).get(stage.name, "")
+        self._lines = {**(lines or {}), "": self._line}
         self._schema = read_schema(stage.schema)
         self._aggregating = None if stage.aggregation is None else _aggregating(stage.aggregation)
         union_schema = read_schema(stage.union_schema)
@@ -164,7 +183,7 @@ class UnitOperator:
             rows_in, rows_late, meta = len(union.times), 0, b""
         else:
             made, late, rows_in, rows_late, meta = self._aggregate(self._aggregating, union, runs, runners, ended)
-        after = StepRunner(self.stage.name, self.stage.steps, "stop", self.functions, self.bucket_width_us)
+        after = self._step_runner(self.stage.name, self.stage.steps, "stop")
         batch, found = self._after(after, made)
         row_ends = found.ends.tolist()
         digests = digest_rows(batch, row_ends)
@@ -209,7 +228,10 @@ class UnitOperator:
         steps = list(source.steps)
         if self._aggregating is not None:
             steps.append(self._aggregating.columns)
-        return StepRunner(source.stream, steps, source.on_error, self.functions, self.bucket_width_us)
+        return self._step_runner(source.stream, steps, source.on_error)
+
+    def _step_runner(self, stream: str, steps: Sequence[plan.Step], on_error: str) -> StepRunner:
+        return StepRunner(stream, steps, on_error, self.functions, self.bucket_width_us, self._lines)
 
     def _prepare(self, number: int, frames: Sequence[InputRows], runners: Sequence[StepRunner]) -> list[Slice]:
         """Return an input's rows as its steps leave them, frame by frame."""
@@ -324,7 +346,8 @@ class UnitOperator:
         if error.row is None:
             return error
         part, row = union.locate(error.row)
-        return BadRow(f"stage {self.stage.name!r}: {error} (row at {runners[part.input].place_of(part, row)})")
+        line = f" (at {self._line})" if self._line else ""
+        return BadRow(f"stage {self.stage.name!r}: {error} (row at {runners[part.input].place_of(part, row)}){line}")
 
     def _results(self, found: _Aggregating, closed: Closed) -> pa.RecordBatch:
         """Return the rows of closed windows, as the aggregation's outputs."""

@@ -14,16 +14,20 @@ from typing import TYPE_CHECKING, Any, Final, Literal, cast
 from holdfast import plan
 from holdfast.config import absolute, check_name, duration_us
 from holdfast.errors import AlreadyExists, Misconfigured, UnsupportedQuery
+from holdfast.node.listening import Listeners
 from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
 from holdfast.pipeline.endpoints import Files, OtherStream
 from holdfast.pipeline.lineage import Node, SourceNode
+from holdfast.pipeline.lines import lines_of
 from holdfast.pipeline.stream import Stream, refuse_later
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+    from holdfast.node.handle import PipelineHandle
 
 SHARDS_MAX: Final = 4096
 CLUSTER_SHARDS: Final = 64
@@ -70,6 +74,7 @@ class Pipeline:
         self._sinks: list[plan.Sink] = []
         self._spark: SparkSession | None = None
         self.queries: dict[str, Query] = {}
+        self.listeners = Listeners(self.name)
 
     @property
     def spark(self) -> SparkSession:
@@ -158,6 +163,10 @@ class Pipeline:
         least = 1 if (context.master or "local").startswith("local") else CLUSTER_SHARDS
         return max(least, context.defaultParallelism)
 
+    def lines(self, topology: plan.Topology) -> dict[str, str]:
+        """Return where in the user's program the steps of the plan stand."""
+        return lines_of(topology, self._stages.values())
+
     @names_the_line
     def create(self) -> None:
         """Make the pipeline's folder in the store, so that producers may send before its first start."""
@@ -165,18 +174,29 @@ class Pipeline:
 
         launch.create(self)
 
-    def run(self, available_now: bool = False) -> None:
-        """Run until stopped; with `available_now`, take what is there, end every window, and return."""
+    def run(self, available_now: bool = False, metrics_port: int | None = None) -> None:
+        """Run until stopped; with `available_now`, take what is there, end every window, and return.
+
+        With `metrics_port` (0: any that is free) Prometheus finds metrics there, on this machine alone.
+        """
         from holdfast.spark import launch
 
-        launch.run(self.start(available_now=available_now))
+        launch.run(self.start(available_now=available_now, metrics_port=metrics_port))
 
     @names_the_line
-    def start(self, available_now: bool = False) -> Any:
+    def start(self, available_now: bool = False, metrics_port: int | None = None) -> PipelineHandle:
         """Start, and return a handle like PySpark's StreamingQuery."""
         from holdfast.spark import launch
 
-        return launch.start(self, available_now=available_now)
+        return launch.start(self, available_now=available_now, metrics_port=metrics_port)
+
+    def addListener(self, listener: Any) -> None:
+        """Tell a `hf.Listener`, or a StreamingQueryListener of PySpark's, how every run of this pipeline is doing."""
+        self.listeners.add(listener)
+
+    def removeListener(self, listener: Any) -> None:
+        """Tell a listener nothing more."""
+        self.listeners.remove(listener)
 
     def struct_type(self, schema: StructType | str) -> StructType:
         """Return a schema that was given as StructType or DDL text."""
