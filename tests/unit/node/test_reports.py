@@ -118,6 +118,7 @@ def test_what_python_cannot_even_load_ends_the_pipeline() -> None:
     """That is the same at every try; a process that dies, or anything else that may pass, is tried for ever."""
     for reason, ends in (
         (f"{PYTHON_RAISED}ModuleNotFoundError: No module named 'x'", True),
+        (f"{PYTHON_RAISED}OSError: no room on the device", False),
         ("the worker died", False),
     ):
         tries = Tries()
