@@ -117,7 +117,8 @@ class Order(msgspec.Struct, frozen=True):
 class UnitProcessed(msgspec.Struct, frozen=True, array_like=True):
     """What became of one unit: its frames are synced, its state in memory is as of `bucket_to`.
 
-    `state_rows` and `state_bytes` are how much that is now, `watermark_us` is where its event time stands.
+    `state_rows` and `state_bytes` are how much that is now, None where nothing has changed it. `watermark_us` is where
+    event time stands; it is the same for all units of a wave, and the first of them says it.
     """
 
     shard: int
@@ -127,8 +128,8 @@ class UnitProcessed(msgspec.Struct, frozen=True, array_like=True):
     rows_late: int
     rows_rejected: int = 0
     snapshot: str | None = None
-    state_rows: int = 0
-    state_bytes: int = 0
+    state_rows: int | None = None
+    state_bytes: int | None = None
     watermark_us: int | None = None
 
 

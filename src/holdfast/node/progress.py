@@ -70,7 +70,8 @@ class ProgressMeter:
                 self._states[result.stage, result.shard] = (result.state_rows, result.state_bytes)
 
     def _unit(self, stage: str, unit: UnitProcessed) -> None:
-        self._states[stage, unit.shard] = (unit.state_rows, unit.state_bytes)
+        if unit.state_rows is not None and unit.state_bytes is not None:
+            self._states[stage, unit.shard] = (unit.state_rows, unit.state_bytes)
         if unit.watermark_us is not None:
             self._watermarks[stage] = max(unit.watermark_us, self._watermarks.get(stage, unit.watermark_us))
 

@@ -131,10 +131,12 @@ class SlotUnits:
             output = held.operator.process(runs, work.bucket_from, work.bucket_to, work.ended)
             published = self._append(unit, output)
             snapshot = None
-            rows = size_bytes = 0
+            rows: int | None = None
+            size_bytes: int | None = None
             if state is not None:
                 state.finish(work.bucket_to, output.meta)
-                rows, size_bytes = state.records, state.size_bytes
+                if output.rows_in or output.rows:
+                    rows, size_bytes = state.records, state.size_bytes
                 snapshot = self._snapshot(state, unit, work) if unit.snapshot else None
         finally:
             if state is not None:
@@ -151,7 +153,7 @@ class SlotUnits:
             snapshot,
             rows,
             size_bytes,
-            watermark_of(held.operator.stage, output.meta),
+            watermark_of(held.operator.stage, output.meta) if unit is work.units[0] else None,
         )
 
     # Holding units
