@@ -188,11 +188,16 @@ def test_an_expression_and_an_aggregate_that_fail_name_their_lines(spark: SparkS
         flow.run()
 
 
-def test_a_metrics_port_that_cannot_be_is_refused_before_anything_is_taken(spark: SparkSession, tmp_path: Path) -> None:
+def test_what_cannot_be_is_refused_before_anything_is_taken(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     flow = Flow(tmp_path)
     flow.pipeline.source("north", SALES).groupBy("item").count().named("counts")
     with pytest.raises(Misconfigured, match="metrics_port is 70000"):
         flow.pipeline.start(metrics_port=70_000)
+    monkeypatch.setenv("HOLDFAST_LOG", "xml")
+    with pytest.raises(Misconfigured, match="HOLDFAST_LOG is 'xml'"):
+        flow.pipeline.start()
     assert not (tmp_path / "store").exists()
 
 

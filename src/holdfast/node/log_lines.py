@@ -31,12 +31,17 @@ _SECRETS: Final = (
 )
 
 
-def set_up(pipeline: str, node: str) -> None:
-    """Write in the form that the environment asks for; where it asks for none, what the program has set up stays."""
+def are_json() -> bool:
+    """Return whether the environment asks for JSON."""
     asked = os.environ.get(VARIABLE, "")
     if asked not in ("", "text", "json"):
         raise Misconfigured(f"{VARIABLE} is {asked!r} and can be 'json' or 'text'")
-    if asked != "json":
+    return asked == "json"
+
+
+def set_up(pipeline: str, node: str) -> None:
+    """Write in the form that the environment asks for; where it asks for none, what the program has set up stays."""
+    if not are_json():
         return
     log = logging.getLogger("holdfast")
     for handler in [each for each in log.handlers if isinstance(each.formatter, JsonLines)]:

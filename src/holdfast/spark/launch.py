@@ -55,6 +55,8 @@ def start(
     """Start the pipeline in this process and return its handle."""
     require(pipeline.spark)
     port = chosen_port(metrics_port)
+    # A wrong wish is refused now, not when the streams are taken.
+    log_lines.are_json()
     for source in pipeline.topology()[0].sources:
         if isinstance(source.origin, FilesSource):
             check_path(source.origin.path)
