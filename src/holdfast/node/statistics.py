@@ -12,7 +12,6 @@ from typing import Literal
 
 import msgspec
 
-
 SourceKind = Literal["files", "producer", "query", "stream"]
 
 
