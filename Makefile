@@ -41,7 +41,7 @@ bench: setup ## every benchmark with --quick, then one page with all results
 	done
 	@$(BIN)/python -m bench.report
 
-soak: setup ## kill a node and its parts for half an hour (SOAK_MINUTES, SOAK_SEED), and watch what it holds
+soak: setup ## 100,000 waves (WAVES), then half an hour of kills (SOAK_MINUTES, SOAK_SEED); nothing may grow
 	@$(BIN)/python -m pytest -q -m soak tests/soak
 
 docs: setup ## the documentation as HTML in docs/html

@@ -15,6 +15,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from holdfast.connect.consumer import Consumer
     from holdfast.connect.producer import Producer
+    from holdfast.node.listening import Listener
     from holdfast.pipeline.checkpoints import continuous, snapshot
     from holdfast.pipeline.endpoints import console, files, parquet, stream
     from holdfast.pipeline.pipeline import Pipeline
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Consumer": "holdfast.connect.consumer",
+    "Listener": "holdfast.node.listening",
     "Pipeline": "holdfast.pipeline.pipeline",
     "Producer": "holdfast.connect.producer",
     "Stream": "holdfast.pipeline.stream",
@@ -40,6 +42,7 @@ _HOME = {
 
 __all__ = [
     "Consumer",
+    "Listener",
     "Pipeline",
     "Producer",
     "Stream",

@@ -15,7 +15,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -142,19 +141,31 @@ def named(function: Callable[..., Any]) -> Callable[..., Any]:
     return function
 
 
-def measure_into(path: str, waves_run: list[int], progress: dict[str, Any]) -> None:
-    """Append what this process holds now."""
-    gc.collect()
-    waves_run.append(progress["waves"])
-    measures = {
-        "waves": sum(waves_run),
-        "threads": threading.active_count(),
-        "descriptors": len(os.listdir("/proc/self/fd")),
-        "java_objects": len(ThreadSafeFinalizer.finalizers),
-        "under_way": sum(each.under_way for each in gc.get_objects() if isinstance(each, Waves)),
-    }
-    with open(path, "a") as file:
-        file.write(json.dumps(measures) + "\n")
+class Measuring(hf.Listener):
+    """Appends what this process holds to a file, about once a second while there is work."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._waves = 0
+
+    def onQueryProgress(self, event: Any) -> None:
+        self._waves += event.progress["waves"]
+        self._measure()
+
+    def onQueryIdle(self, event: Any) -> None:
+        self._measure()
+
+    def _measure(self) -> None:
+        gc.collect()
+        measures = {
+            "waves": self._waves,
+            "threads": threading.active_count(),
+            "descriptors": len(os.listdir("/proc/self/fd")),
+            "java_objects": len(ThreadSafeFinalizer.finalizers),
+            "under_way": sum(each.under_way for each in gc.get_objects() if isinstance(each, Waves)),
+        }
+        with open(self._path, "a") as file:
+            file.write(json.dumps(measures) + "\n")
 
 
 def keep_busy(spark: Any) -> None:
@@ -175,11 +186,12 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
     spark = hf.session("chaos", **dict(each.split("=", 1) for each in arguments.conf))
     options = NodeOptions(wave_deadline_us=int(arguments.deadline_s * 1e6))
-    handle = launch.start(pipeline_of(arguments), available_now=arguments.available_now, options=options)
+    pipeline = pipeline_of(arguments)
+    if arguments.measures:
+        pipeline.addListener(Measuring(arguments.measures))
+    handle = launch.start(pipeline, available_now=arguments.available_now, options=options)
     if arguments.own_job:
         threading.Thread(target=keep_busy, args=(spark,), daemon=True).start()
-    if arguments.measures:
-        handle.onProgress(partial(measure_into, arguments.measures, []))
     launch.run(handle)
 
 

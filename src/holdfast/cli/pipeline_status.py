@@ -24,10 +24,11 @@ from holdfast.log.ledger import Ledger, SinkPosition
 from holdfast.log.local_store import LocalStore
 from holdfast.log.terms import term_path, terms_folder
 from holdfast.model import END_OF_TIME, Reported
+from holdfast.node.trouble import is_failing, is_passing, subject_of_report
 from holdfast.plan import QuerySource, Source, Stage
 from holdfast.ports import Store
 
-State = Literal["running", "stopped", "failed", "finished", "never started", "unknown"]
+State = Literal["running", "failing", "stopped", "failed", "finished", "never started", "unknown"]
 REPORTS_SHOWN = 10
 
 
@@ -102,7 +103,10 @@ class ConsumerStatus(msgspec.Struct, frozen=True):
 
 
 class PipelineStatus(msgspec.Struct, frozen=True):
-    """Everything that is known of a pipeline from its folder. `failure` is why its last node gave up."""
+    """Everything that is known of a pipeline from its folder.
+
+    `failure` is why its last node gave up, `troubles` what the node that runs is trying in vain.
+    """
 
     name: str
     id: str
@@ -117,6 +121,7 @@ class PipelineStatus(msgspec.Struct, frozen=True):
     consumers: list[ConsumerStatus]
     reports: list[Reported]
     failure: Reported | None = None
+    troubles: list[Reported] = []
 
 
 def status_of(store: Store, now_us: int) -> PipelineStatus:
@@ -164,7 +169,8 @@ def status_of(store: Store, now_us: int) -> PipelineStatus:
         sinks=_sinks(catalog, positions, now_us),
         consumers=consumers,
         reports=said[-REPORTS_SHOWN:],
-        failure=_failure(said, [stage.name for stage in catalog.topology.stages], node),
+        failure=failure_in(said, [stage.name for stage in catalog.topology.stages], node),
+        troubles=troubles_in(said, node),
     )
 
 
@@ -208,12 +214,24 @@ def _since_us(store: Store, stream: str, term: int) -> int | None:
         return None
 
 
-def _failure(reports: list[Reported], stages: list[str], node: WriterStatus | None) -> Reported | None:
+def failure_in(reports: list[Reported], stages: list[str], node: WriterStatus | None) -> Reported | None:
     """Return the report with which the last node gave up: it is about a stage. One of an earlier node is history."""
     if node is None or node.alive or node.since_us is None or not node.owner.startswith("node-"):
         return None
     last = [report for report in reports if report.subject in stages and report.at_us >= node.since_us]
+    last = [report for report in last if not is_passing(report.message)]
     return last[-1] if last else None
+
+
+def troubles_in(reports: list[Reported], node: WriterStatus | None) -> list[Reported]:
+    """Return the newest report of everything that this node is still trying in vain."""
+    since_us = 0 if node is None else node.since_us or 0
+    newest = {
+        subject: report
+        for report in reports
+        if report.at_us >= since_us and (subject := subject_of_report(report.message)) is not None
+    }
+    return [report for report in newest.values() if is_failing(report.message)]
 
 
 def _units_status(ledger: Ledger, stage: str) -> UnitsStatus:

@@ -122,9 +122,10 @@ def run_script(
     backoff_first_s: float = BACKOFF_FIRST_S,
     debug: bool = False,
     available_now: bool = False,
+    quiet: bool = False,
 ) -> int:
     """Run a script under supervision from the main thread; return its exit status."""
-    chosen = {"--json": as_json, "--debug": debug, "--available-now": available_now}
+    chosen = {"--json": as_json, "--debug": debug, "--available-now": available_now, "--quiet": quiet}
     options = [option for option, is_chosen in chosen.items() if is_chosen]
     command = [sys.executable, "-m", "holdfast.cli.script", *options, file, *arguments]
     supervisor = Supervisor(command, restarts, as_json, backoff_first_s)
@@ -154,13 +155,22 @@ def run_script(
 @click.option(
     "--available-now", is_flag=True, help="Take what is there, end every window, and return: run(available_now=True)."
 )
+@click.option("--quiet", is_flag=True, help="Do not show how the pipeline is doing while it runs.")
 @common_options
 def command(
-    file: str, arguments: tuple[str, ...], restarts: int, master: str | None, available_now: bool, as_json: bool
+    file: str,
+    arguments: tuple[str, ...],
+    restarts: int,
+    master: str | None,
+    available_now: bool,
+    quiet: bool,
+    as_json: bool,
 ) -> int:
     """Run the pipeline in the script FILE, with ARGUMENTS for it, until it ends or Ctrl-C."""
     if master is not None:
         os.environ["HOLDFAST_MASTER"] = master
     context = click.get_current_context()
-    status = run_script(file, arguments, restarts, as_json, debug=bool(context.obj), available_now=available_now)
+    status = run_script(
+        file, arguments, restarts, as_json, debug=bool(context.obj), available_now=available_now, quiet=quiet
+    )
     return status if status in _PASSED_ON else 1

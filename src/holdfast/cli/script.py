@@ -1,6 +1,6 @@
 """The script of `holdfast run`, as `__main__` of this process; what it raises becomes one message.
 
-    python -m holdfast.cli.script [--json] [--debug] [--available-now] FILE [ARGUMENTS]
+    python -m holdfast.cli.script [--json] [--debug] [--available-now] [--quiet] FILE [ARGUMENTS]
 
 Invariants:
     * The script sees what `python FILE ARGUMENTS` would show it: its arguments, its folder first on the path.
@@ -18,9 +18,11 @@ import signal
 import sys
 import traceback
 from collections.abc import Sequence
+from itertools import takewhile
 
 import msgspec
 
+from holdfast.cli.progress import show_progress
 from holdfast.errors import HoldfastError, Misconfigured, PipelineFailed, Repairable, Reportable, StreamTaken
 from holdfast.pipeline.program import Program, watched
 
@@ -28,13 +30,15 @@ EXIT_INTERRUPTED = 130
 EXIT_FUTILE = 78
 """What sysexits.h calls a wrong configuration: a person has to do something before the next start."""
 _HAS_LINE = re.compile(r"\(at .+:\d+\)$")
-_OPTIONS = ("--json", "--debug", "--available-now")
+_OPTIONS = ("--json", "--debug", "--available-now", "--quiet")
 
 
 def main(given: Sequence[str]) -> int:
     """Run the script and return its exit status."""
-    options = [each for each in given[: len(_OPTIONS)] if each in _OPTIONS]
+    options = list(takewhile(_OPTIONS.__contains__, given))
     file, *arguments = given[len(options) :]
+    if "--quiet" not in options:
+        show_progress("--json" in options)
     try:
         # `holdfast run` starts this process with Ctrl-C held back, so that none ends in the middle of an import.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})

@@ -36,7 +36,8 @@ def verdict_of(status: PipelineStatus) -> Verdict:
         problems.append(f"{failure.message.rstrip('.')}. Nothing committed is lost: mend the cause and start it again")
     if state == "stopped" and not damaged:
         problems.append("no node runs: it was stopped or killed. Nothing committed is lost: start it again")
-    if state == "running":
+    problems += [each.message for each in status.troubles if state == "failing"]
+    if state in ("running", "failing"):
         problems += [
             f"the query of {each.name} {query_text(each.query)}"
             for each in status.streams
@@ -71,7 +72,7 @@ def _left_out(stage: str, units: UnitsStatus) -> str:
 def _state(status: PipelineStatus) -> State:
     stages = [each for each in status.streams if each.kind == "stage"]
     if status.alive:
-        return "running"
+        return "failing" if status.troubles else "running"
     if status.alive is None or any(each.problem is not None and each.writer is None for each in stages):
         return "unknown"
     if all(each.writer is None for each in stages):

@@ -30,6 +30,8 @@ from holdfast.ports import Buffer, Capabilities, Lock
 
 MAPS_MAX: Final = 256
 """How many files a store keeps mapped; each costs a file descriptor."""
+FOLDERS_MAX: Final = 1024
+"""How many folders a store knows to be durable: each snapshot has one of its own."""
 
 _BUFFERS_PER_WRITE: Final = 512
 _FOLDER_ATTEMPTS: Final = 5
@@ -365,8 +367,15 @@ class LocalStore:
             if self._durable_folders.get(folder) == inode:
                 return
             _sync_folder(folder.parent)
-            self._durable_folders[folder] = inode
+            self._note_durable(folder, inode)
             folder = folder.parent
+
+    def _note_durable(self, folder: Path, inode: int) -> None:
+        """Remember a folder; of many, those that were met longest ago are forgotten: they are synced once more."""
+        with self._maps_lock:
+            self._durable_folders[folder] = inode
+            while len(self._durable_folders) > FOLDERS_MAX:
+                del self._durable_folders[next(iter(self._durable_folders))]
 
     def _remove_empty(self, folder: Path) -> None:
         """Remove a folder that has become empty, and those above it."""

@@ -45,10 +45,10 @@ from holdfast.node.options import NodeOptions
 from holdfast.node.placement import Placed, place
 from holdfast.node.scheduling import Scheduler
 from holdfast.node.situation import JOBS_SLOT, Situation, SlotState, Ticket
+from holdfast.node.trouble import HOPELESS_AFTER, subject_of
 from holdfast.node.units import Phase, Step, Unit
 from holdfast.plan import REJECTS, ConsoleSink, FilesSource, Stage, Topology
 
-FAILURES_SAID_EVERY = 10
 BACKOFF_FIRST_US = 50_000
 BACKOFF_MAX_US = 2_000_000
 
@@ -151,6 +151,7 @@ class NodeDecider:
         here = self.situation
         for number in [number for number in here.slots if number not in (*event.slots, JOBS_SLOT)]:
             self._take_back(here.slots.pop(number))
+            here.troubles.slot_gone(number)
         for number in event.slots:
             here.slots.setdefault(number, SlotState(number))
         come = {*event.hosts.values()} - {*here.hosts.values()}
@@ -219,7 +220,7 @@ class NodeDecider:
         if slot is None or slot.order is None or slot.order.wave != event.wave:
             return
         what = "a job" if slot.number == JOBS_SLOT else f"a task on slot {slot.number}"
-        self._failed_once(slot, f"{what} ended without a receipt: {event.reason}")
+        self._failed_once(slot, slot.order.works, f"{what} ended without a receipt: {event.reason}")
         self._take_back(slot)
 
     def _committed(self, event: events.Committed) -> None:
@@ -275,6 +276,7 @@ class NodeDecider:
     def _result(self, slot: SlotState, work: Work, result: Result) -> None:
         if not isinstance(result, Failed | StateAbsent | Skipped):
             slot.failures = 0
+            self._report(work, self.situation.troubles.succeeded(subject_of(work, slot.number)))
         match work, result:
             case ProcessWork(), Processed():
                 self._processed(work, result)
@@ -393,15 +395,26 @@ class NodeDecider:
         if not result.retry:
             self._finish_with(result.error, result.message)
             return
-        self._failed_once(slot, result.message)
+        self._failed_once(slot, [work], result.message)
         self._work_back(work)
 
-    def _failed_once(self, slot: SlotState, message: str) -> None:
+    def _failed_once(self, slot: SlotState, works: Sequence[Work], message: str) -> None:
+        """Leave the slot alone for a while, longer each time; say it, and report what lasts."""
+        here = self.situation
         slot.failures += 1
         pause_us = min(BACKOFF_MAX_US, BACKOFF_FIRST_US << min(slot.failures - 1, 16))
-        slot.blocked_until_us = self.situation.now_us + pause_us
-        if slot.failures == 1 or slot.failures % FAILURES_SAID_EVERY == 0:
-            self._warn(f"{message}. Trying again")
+        slot.blocked_until_us = here.now_us + pause_us
+        subject = subject_of(works[0], slot.number)
+        if here.troubles.failed(subject, message, here.now_us):
+            self._warn(f"{message}. Trying again", here.stage_of(works[0]))
+        self._report(works[0], here.troubles.report(subject) if self.log_open else None)
+        if here.troubles.is_hopeless(subject):
+            hint = "what it names has to be importable by workers too, or be defined in the script itself"
+            self._finish_with("PipelineFailed", f"{message}. It failed so {HOPELESS_AFTER} times: {hint}")
+
+    def _report(self, work: Work, message: str | None) -> None:
+        if message is not None:
+            self._commit([Reported(self.situation.stage_of(work), message, self.situation.now_us)])
 
     def _take_back(self, slot: SlotState) -> None:
         """The slot will not answer for its order any more."""
@@ -480,7 +493,7 @@ class NodeDecider:
             if slot.order is not None and here.now_us - slot.started_us >= self._deadline_us(slot):
                 self._commands.append(events.AbandonWave(slot.order.wave, slot.number))
                 what = "a job did" if slot.number == JOBS_SLOT else f"slot {slot.number} did"
-                self._failed_once(slot, f"{what} not answer in time; its task is abandoned")
+                self._failed_once(slot, slot.order.works, f"{what} not answer in time; its task is abandoned")
                 self._take_back(slot)
 
     def _deadline_us(self, slot: SlotState) -> int:
@@ -651,8 +664,8 @@ class NodeDecider:
         if self.log_open:
             self._commands.append(events.Commit(self._ticket, items))
 
-    def _warn(self, message: str) -> None:
-        self._commands.append(events.Warn(message))
+    def _warn(self, message: str, stage: str | None = None) -> None:
+        self._commands.append(events.Warn(message, stage))
 
     def _finish_with(self, error: str, message: str) -> None:
         """Stop because of an error that going on would not mend; it is reported so that `status` still knows it."""

@@ -180,6 +180,7 @@ class Warn(msgspec.Struct, frozen=True, tag=True):
     """Tell the user now; what must outlive the process is `Reported` besides."""
 
     message: str
+    stage: str | None = None
 
 
 class Finish(msgspec.Struct, frozen=True, tag=True):

@@ -115,7 +115,11 @@ class Order(msgspec.Struct, frozen=True):
 
 
 class UnitProcessed(msgspec.Struct, frozen=True, array_like=True):
-    """What became of one unit: its frames are synced, its state in memory is as of `bucket_to`."""
+    """What became of one unit: its frames are synced, its state in memory is as of `bucket_to`.
+
+    `state_rows` and `state_bytes` are how much that is now, None where nothing has changed it. `watermark_us` is where
+    event time stands; it is the same for all units of a wave, and the first of them says it.
+    """
 
     shard: int
     published: list[Published]
@@ -124,6 +128,9 @@ class UnitProcessed(msgspec.Struct, frozen=True, array_like=True):
     rows_late: int
     rows_rejected: int = 0
     snapshot: str | None = None
+    state_rows: int | None = None
+    state_bytes: int | None = None
+    watermark_us: int | None = None
 
 
 class Processed(msgspec.Struct, frozen=True, tag="processed"):
@@ -144,6 +151,8 @@ class Attached(msgspec.Struct, frozen=True, tag="attached"):
     bucket_memory: int
     origin: Literal["memory", "snapshot", "empty"]
     warnings: list[str] = []
+    state_rows: int = 0
+    state_bytes: int = 0
 
 
 class Ingested(msgspec.Struct, frozen=True, tag="ingested"):

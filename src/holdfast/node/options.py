@@ -16,6 +16,7 @@ class NodeOptions(msgspec.Struct, frozen=True):
     job_rows_min: int = 10_000
     job_deadline_us: int = 600_000_000
     ingest_ahead_rows: int = 6_000_000
+    delivery_wait_us: int = 500_000
     look_every_us: int = 100_000
     idle_commit_every_us: int = 1_000_000
     snapshot_look_every_us: int = 250_000

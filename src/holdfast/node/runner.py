@@ -37,6 +37,7 @@ from holdfast.node import events
 from holdfast.node.decider import NodeDecider
 from holdfast.node.handle import PipelineHandle, error_of
 from holdfast.node.housekeeping import Housekeeping, chunk_found
+from holdfast.node.listening import Listeners
 from holdfast.node.messages import RECEIPT_DECODER, Order
 from holdfast.node.options import NodeOptions
 from holdfast.node.progress import ProgressMeter
@@ -80,6 +81,7 @@ class NodeRunner:
         waves_of: Callable[[Callable[[bytes], None]], Waves],
         options: NodeOptions,
         companions: Sequence[Companion] = (),
+        listeners: Listeners | None = None,
     ) -> None:
         self._companions = companions
         self._topology = topology
@@ -103,10 +105,10 @@ class NodeRunner:
         self._looked_for_slots_s = 0.0
         self._failure: HoldfastError | None = None
         self._finished = False
-        self._reported = False
-        self.handle = PipelineHandle(pipeline_id, topology.name, self.request_stop)
         self._decider = self._make_decider()
-        self._meter = ProgressMeter(self._decider.situation, pipeline_id)
+        self._meter = ProgressMeter(self._decider.situation, pipeline_id, log.term.owner)
+        first = self._meter.statistics(self._clock.now_us())
+        self.handle = PipelineHandle(first, self.request_stop, listeners)
         self._waves_of = waves_of
         self._waves: Waves | None = None
 
@@ -142,6 +144,7 @@ class NodeRunner:
 
     def start(self) -> PipelineHandle:
         """Start the loop on a thread of its own, and return the handle."""
+        self.handle.started()
         threading.Thread(target=self._run, name="holdfast-node", daemon=True).start()
         return self.handle
 
@@ -181,9 +184,8 @@ class NodeRunner:
                     wake_us = command.at_us
                 else:
                     self._carry_out(waves, command)
-            progress = self._meter.report(now_us, last=self._finished)
-            if progress is not None:
-                self.handle.progressed(progress)
+            if self._finished or self._meter.due(now_us):
+                self.handle.progressed(self._meter.statistics(now_us))
 
     def _next_event(self, waves: Waves, wake_us: int) -> events.Event:
         """Wait for the next event, for the time asked for, or until a wave may have been lost."""
@@ -227,7 +229,7 @@ class NodeRunner:
             self._meter.receipt(event.receipt, None if started_s is None else time.monotonic() - started_s)
         elif isinstance(event, events.WaveLost):
             self._busy.pop(event.wave, None)
-        elif isinstance(event, events.Committed):
+        elif isinstance(event, events.Committed | events.ItemsRead):
             self._meter.committed(event.items)
 
     # Commands
@@ -248,18 +250,16 @@ class NodeRunner:
                 self._files.submit(self._guarded, self._reopen)
             case events.LookForSnapshot() | events.DisplayRows() | events.Trim():
                 self._housekeeping.submit(command)
-            case events.Warn(message):
-                self._warn(message)
+            case events.Warn(message, stage):
+                self._warn(message, stage)
             case events.Finish(error, message):
                 self._failure = self._failure or (None if error is None else error_of(error, message))
-                # The decider has put its own report into the log with this.
-                self._reported = error is not None
                 self._finished = True
             case _:
                 raise AssertionError(f"no way to carry out {command}")
 
-    def _warn(self, message: str) -> None:
-        _log.warning("%s", message)
+    def _warn(self, message: str, stage: str | None = None) -> None:
+        _log.warning("%s", message, extra={"stage": stage})
         self._meter.warned(message)
 
     def _answer(self, ticket: int, items: list[JournalItem]) -> Callable[[Future[int]], None]:

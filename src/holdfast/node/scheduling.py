@@ -6,7 +6,8 @@ Invariants:
     * Every piece of work that is handed out is marked as handed out. A unit whose input is not there any more from
       where its state is is marked as without state; nothing else changes.
     * State comes before results, results before sinks, sinks before new input: so what is in flight stays bounded. Of
-      results those of later stages come first, as they use up what the stages before them have made.
+      results those of later stages come first, as they use up what the stages before them have made. A sink that has
+      waited for `delivery_wait_us` comes before results: slots that never come to rest must not keep it waiting.
 """
 
 from __future__ import annotations
@@ -33,10 +34,17 @@ class Scheduler:
     def works_for(self, slot: SlotState) -> list[Work]:
         """Return what the slot does next; nothing if there is nothing to do."""
         self._give_up_stale(slot)
-        own = self._attach(slot) or self._process(slot)
         if slot.number == JOBS_SLOT:
-            return own
-        return own or self._deliver() or self._ingest() or self._forget(slot)
+            return self._attach(slot) or self._process(slot)
+        overdue_us = self._situation.now_us - self._situation.options.delivery_wait_us
+        return (
+            self._attach(slot)
+            or self._deliver(overdue_us)
+            or self._process(slot)
+            or self._deliver()
+            or self._ingest()
+            or self._forget(slot)
+        )
 
     def learn_rate(self, stage: str, rows: int, seconds: float) -> None:
         """Take note of how fast a slot was, so that a wave takes about its budget of time."""
@@ -142,8 +150,10 @@ class Scheduler:
         rows = min(options.wave_rows_max, max(options.job_rows_min if in_jobs else options.wave_rows_min, rows))
         return rows * self._situation.topology.shards // units
 
-    def _deliver(self) -> list[Work]:
+    def _deliver(self, intended_before_us: int | None = None) -> list[Work]:
         for delivery in self._situation.deliveries.values():
+            if intended_before_us is not None and delivery.started_us > intended_before_us:
+                continue
             if delivery.phase is DeliveryPhase.INTENDED and not isinstance(delivery.sink.target, ConsoleSink):
                 intent = delivery.intent
                 assert intent is not None

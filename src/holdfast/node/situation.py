@@ -10,8 +10,9 @@ from holdfast.log.ledger import Ledger
 from holdfast.model import END_OF_TIME, FIRST_BUCKET, JournalItem, Published
 from holdfast.node.delivery import Delivery, DeliveryPhase
 from holdfast.node.intake import Intake
-from holdfast.node.messages import ForgetWork, Order
+from holdfast.node.messages import AttachWork, DeliverWork, ForgetWork, IngestWork, Order, ProcessWork, Work
 from holdfast.node.options import NodeOptions
+from holdfast.node.trouble import Troubles
 from holdfast.node.units import Unit, UnitKey
 from holdfast.plan import Stage, Topology
 
@@ -65,8 +66,21 @@ class Situation:
     tickets: dict[int, Ticket] = field(default_factory=dict)
     rejected: dict[str, int] = field(default_factory=dict)
     """Rows of each source that were rejected in this run, when they were read or in a step."""
+    troubles: Troubles = field(default_factory=Troubles)
     ends: dict[str, int] | None = None
     """With `available_now`: the bucket end at which each stage stops, once that is decided."""
+
+    def stage_of(self, work: Work) -> str:
+        """Return the stage that a piece of work is about; of what only sources have, one that reads the source."""
+        match work:
+            case ProcessWork() | AttachWork() | ForgetWork():
+                return work.stage
+            case DeliverWork():
+                named = work.stream
+            case IngestWork():
+                named = work.source
+        readers = (stage.name for stage in self.stages.values() if any(read.stream == named for read in stage.inputs))
+        return named if named in self.stages else next(readers, next(iter(self.stages)))
 
     def is_read(self, stage: str) -> bool:
         """Return whether another stage waits for this one's buckets."""

@@ -21,13 +21,17 @@ from holdfast.ports import Store
 
 
 class SlotSetup(msgspec.Struct, frozen=True):
-    """What a slot has to know before its first order. `functions` are the user's own, by number."""
+    """What a slot has to know before its first order.
+
+    `functions` are the user's own, by number; `lines` says where in the user's program steps stand (`pipeline.lines`).
+    """
 
     pipeline_id: str
     store_url: str
     topology: bytes
     state_folder: str
     functions: Sequence[Callable[..., Any]] = ()
+    lines: dict[str, str] = {}
 
 
 class SlotContext:

@@ -10,7 +10,8 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple
+from itertools import islice
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -30,7 +31,8 @@ from holdfast.operators.union import InputRows, Seen, read_schema
 from holdfast.plan import Source, Stage, StreamSource
 from holdfast.ports import Store
 
-VERIFIED_MAX = 100_000
+VERIFIED_MAX: Final = 8192
+"""So many frames are known as sound; those that were met longest ago are verified again."""
 
 
 class ReadFrame(NamedTuple):
@@ -51,7 +53,7 @@ class FrameReader:
             for name, source in sources.items()
             if isinstance(source.origin, StreamSource)
         }
-        self._verified: set[tuple[str, str, int]] = set()
+        self._verified: dict[tuple[str, str, int], None] = {}
 
     def read(self, stage: Stage, frames: Iterable[FrameOfInput]) -> list[ReadFrame]:
         schemas = [read_schema(read.schema) for read in stage.inputs]
@@ -61,10 +63,10 @@ class FrameReader:
             place = (stream, frame.frame.segment, frame.frame.offset)
             store = self._foreign.get(stream, self._store)
             header, batch = read_frame(store, frame.frame, schemas[frame.input], place not in self._verified)
-            self._verified.add(place)
+            self._verified[place] = None
             found.append(ReadFrame(frame, header, batch))
-        if len(self._verified) > VERIFIED_MAX:
-            self._verified.clear()
+        for place in list(islice(self._verified, max(0, len(self._verified) - VERIFIED_MAX))):
+            del self._verified[place]
         return found
 
 

@@ -12,6 +12,8 @@ import contextlib
 import time
 from collections.abc import Sequence
 
+import msgspec
+
 from holdfast.checkpoint.base import life_of
 from holdfast.checkpoint.snapshot_files import snapshot_path
 from holdfast.checkpoint.snapshot_writer import SnapshotOrder, SnapshotWriter
@@ -35,7 +37,7 @@ from holdfast.operators.bucket_table import output_table
 from holdfast.operators.destinations import stored_ends
 from holdfast.operators.gathering import Gathered
 from holdfast.operators.phases import Phases
-from holdfast.operators.stage import StreamRows, UnitOperator, UnitOutput
+from holdfast.operators.stage import StreamRows, UnitOperator, UnitOutput, watermark_of
 from holdfast.state import UnitState
 
 
@@ -117,7 +119,9 @@ class SlotUnits:
         self.let_go()
         state, attached = self._states.attach(work)
         self._hold(work.stage, work.shard, state)
-        return attached
+        if state is None:
+            return attached
+        return msgspec.structs.replace(attached, state_rows=state.records, state_bytes=state.size_bytes)
 
     def forget(self, work: ForgetWork) -> Forgotten:
         """Delete an older life of a unit that has gone to another host."""
@@ -151,8 +155,12 @@ class SlotUnits:
             output = held.operator.process_gathered(wave.gathered(held.operator), work.ended)
             published = self._append(unit, output)
             snapshot = None
+            rows: int | None = None
+            size_bytes: int | None = None
             if state is not None:
                 state.finish(work.bucket_to, output.meta)
+                if output.rows_in or output.rows:
+                    rows, size_bytes = state.records, state.size_bytes
                 snapshot = self._snapshot(state, unit, work) if unit.snapshot else None
         finally:
             if state is not None:
@@ -160,7 +168,16 @@ class SlotUnits:
         self._phases.end("state")
         rejected = sum(rows.batch.num_rows for rows in output.rejects)
         return UnitProcessed(
-            unit.shard, published, output.digests, output.rows_in, output.rows_late, rejected, snapshot
+            unit.shard,
+            published,
+            output.digests,
+            output.rows_in,
+            output.rows_late,
+            rejected,
+            snapshot,
+            rows,
+            size_bytes,
+            watermark_of(held.operator.stage, output.meta) if unit is work.units[0] else None,
         )
 
     # Holding units
@@ -176,6 +193,7 @@ class SlotUnits:
             topology.session_time_zone,
             topology.bucket_width_us,
             self._phases,
+            self._context.setup.lines,
         )
         held = self._held[stage, shard] = HeldUnit(operator, state)
         return held

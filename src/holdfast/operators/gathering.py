@@ -8,7 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -80,6 +80,7 @@ class Gatherer:
         columns: plan.Project | None,
         keys: KeyLayout | None,
         schema: pa.Schema,
+        lines: Mapping[str, str],
     ) -> None:
         self._stage = stage
         self._shards = shards
@@ -88,6 +89,7 @@ class Gatherer:
         self._columns = columns
         self._keys = keys
         self._schema = schema
+        self._lines = lines
 
     def gather(
         self,
@@ -138,7 +140,7 @@ class Gatherer:
         steps = list(source.steps)
         if self._columns is not None:
             steps.append(self._columns)
-        return StepRunner(source.stream, steps, source.on_error, self._functions, self._bucket_width_us)
+        return StepRunner(source.stream, steps, source.on_error, self._functions, self._bucket_width_us, self._lines)
 
     def _cut_all(
         self, number: int, frames: Sequence[InputRows], buckets: tuple[int, int], shard: int, by_bucket: bool

@@ -11,7 +11,7 @@ The caller brackets `process` with `UnitState.begin` and `UnitState.finish(bucke
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -22,7 +22,7 @@ import pyarrow as pa
 
 from holdfast import plan
 from holdfast.errors import BadRow
-from holdfast.model import NO_WATERMARK, bucket_of
+from holdfast.model import END_OF_TIME, NO_WATERMARK, bucket_of
 from holdfast.operators.aggregates import AggregateLayout, aggregate_layout, finish_aggregates
 from holdfast.operators.columns import Words, fixed_words, from_words, plain, valid_mask
 from holdfast.operators.destinations import order_by_destination
@@ -128,6 +128,21 @@ def layout_of(stage: plan.Stage) -> StateLayout | None:
     return state_layout(stage.aggregation.window, found.keys, found.aggregates)
 
 
+def watermark_of(stage: plan.Stage, meta: bytes) -> int | None:
+    """Return the watermark of a unit that keeps `meta`; None where there is none, or no row has come yet."""
+    timed = [source.event_time is not None for source in stage.inputs]
+    if not meta or not any(timed):
+        return None
+    maxima = msgspec.msgpack.decode(meta, type=UnitMeta).event_time_max_us
+    found = [
+        highest - source.delay_us
+        for source, highest in zip(stage.inputs, maxima, strict=False)
+        if source.event_time is not None
+    ]
+    lowest = min(found, default=NO_WATERMARK)
+    return None if lowest <= NO_WATERMARK // 2 or lowest >= END_OF_TIME // 2 else lowest
+
+
 class UnitOperator:
     """Runs one unit of a stage. It keeps nothing between waves but what is in `state`."""
 
@@ -141,6 +156,7 @@ class UnitOperator:
         session_time_zone: str,
         bucket_width_us: int,
         phases: Phases | None = None,
+        lines: Mapping[str, str] | None = None,
     ) -> None:
         self.phases = phases if phases is not None else Phases()
         self.stage = stage
@@ -150,6 +166,9 @@ class UnitOperator:
         self.functions = functions
         self.session_time_zone = session_time_zone
         self.bucket_width_us = bucket_width_us
+        # What an aggregation computes itself is where it was written.
+        self._line = (lines or {}).get(stage.name, "")
+        self._lines = {**(lines or {}), "": self._line}
         self._schema = read_schema(stage.schema)
         self._aggregating = None if stage.aggregation is None else _aggregating(stage.aggregation)
         union_schema = read_schema(stage.union_schema)
@@ -159,7 +178,7 @@ class UnitOperator:
             )
         columns = None if self._aggregating is None else self._aggregating.columns
         keys = None if self._aggregating is None else self._aggregating.keys
-        self._gatherer = Gatherer(stage, shards, functions, bucket_width_us, columns, keys, union_schema)
+        self._gatherer = Gatherer(stage, shards, functions, bucket_width_us, columns, keys, union_schema, self._lines)
         self._bucket_to = 0
         self._bucket_from = 0
 
@@ -190,7 +209,7 @@ class UnitOperator:
             rows_in, rows_late, meta = len(found.union.times), 0, b""
         else:
             made, late, rows_in, rows_late, meta = self._aggregate(self._aggregating, found, ended)
-        after = StepRunner(self.stage.name, self.stage.steps, "stop", self.functions, self.bucket_width_us)
+        after = StepRunner(self.stage.name, self.stage.steps, "stop", self.functions, self.bucket_width_us, self._lines)
         batch, runs = self._after(after, made)
         destination_ends = None
         if self.stage.shard_by and self.shards > 1 and batch.num_rows:
@@ -307,7 +326,8 @@ class UnitOperator:
         if error.row is None:
             return error
         part, row = union.locate(error.row)
-        return BadRow(f"stage {self.stage.name!r}: {error} (row at {runners[part.input].place_of(part, row)})")
+        line = f" (at {self._line})" if self._line else ""
+        return BadRow(f"stage {self.stage.name!r}: {error} (row at {runners[part.input].place_of(part, row)}){line}")
 
     def _results(self, found: _Aggregating, closed: Closed) -> pa.RecordBatch:
         """Return the rows of closed windows, as the aggregation's outputs."""

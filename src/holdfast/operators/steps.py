@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -51,6 +52,8 @@ class StepRunner:
     on_error: str
     functions: Sequence[Function]
     bucket_width_us: int
+    lines: Mapping[str, str] = field(default_factory=dict)
+    """Where in the user's program each step stands, by `step_key`; `""` is for those that are not known."""
     rejects: list[Reject] = field(default_factory=list)
 
     @property
@@ -135,6 +138,8 @@ class StepRunner:
                 f"{what} failed on the row at {self.place_of(part, row)}: {reason}. The row is "
                 f'{row_text(part.batch, row)}. Nothing is lost: fix it and start again, or use on_error="reject"'
             )
+        line = self.lines.get(step_key(step)) or self.lines.get("")
+        message += f" (at {line})" if line else ""
         return UserFunctionFailed(message) if isinstance(step, plan.MapInArrow) else BadRow(message)
 
     def _first_bad_row(
@@ -168,6 +173,11 @@ class StepRunner:
         first = int(np.searchsorted(part.source_times, bucket * self.bucket_width_us))
         position = int(part.origin[row]) - first + (part.position if first == 0 else 0)
         return f"{place}, position {position}"
+
+
+def step_key(step: plan.Step) -> str:
+    """Return a text that is the same for the same step, in every process."""
+    return msgspec.json.encode(step).decode()
 
 
 def call_function(step: plan.MapInArrow, function: Function, batch: pa.RecordBatch) -> pa.RecordBatch:

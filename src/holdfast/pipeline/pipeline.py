@@ -17,12 +17,14 @@ import msgspec
 from holdfast import plan
 from holdfast.config import absolute, check_name, duration_us
 from holdfast.errors import AlreadyExists, Misconfigured, UnsupportedQuery
+from holdfast.node.listening import Listeners
 from holdfast.operators.partition_function import PartitionFunction
 from holdfast.pipeline.callsite import names_the_line, users_line
 from holdfast.pipeline.checkpoints import checkpoint_every_us
 from holdfast.pipeline.compile import DeclaredSource, DeclaredStage, Settings, compile_topology
 from holdfast.pipeline.endpoints import Files, OtherStream
 from holdfast.pipeline.lineage import Node, SourceNode, TransformNode, nodes, over
+from holdfast.pipeline.lines import lines_of
 from holdfast.pipeline.program import PROGRAM
 from holdfast.pipeline.stream import Stream, refuse_later
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from holdfast.explain.facts import PipelineFacts
+    from holdfast.node.handle import PipelineHandle
 
 SHARDS_MAX: Final = 4096
 CLUSTER_SHARDS: Final = 64
@@ -86,6 +89,7 @@ class Pipeline:
         self._spark: SparkSession | None = None
         self.queries: dict[str, Query] = {}
         PROGRAM.made(self)
+        self.listeners = Listeners(self.name)
 
     @property
     def spark(self) -> SparkSession:
@@ -174,6 +178,10 @@ class Pipeline:
         least = 1 if (context.master or "local").startswith("local") else CLUSTER_SHARDS
         return max(least, context.defaultParallelism)
 
+    def lines(self, topology: plan.Topology) -> dict[str, str]:
+        """Return where in the user's program the steps of the plan stand."""
+        return lines_of(topology, self._stages.values())
+
     @names_the_line
     def create(self) -> None:
         """Make the pipeline's folder in the store, so that producers may send before its first start."""
@@ -183,19 +191,23 @@ class Pipeline:
             return
         launch.create(self)
 
-    def run(self, available_now: bool = False) -> None:
-        """Run until stopped; with `available_now`, take what is there, end every window, and return."""
+    def run(self, available_now: bool = False, metrics_port: int | None = None) -> None:
+        """Run until stopped; with `available_now`, take what is there, end every window, and return.
+
+        With `metrics_port` (0: any that is free) Prometheus finds metrics there, on this machine alone.
+        """
         from holdfast.spark import launch
 
-        launch.run(self.start(available_now=available_now))
+        launch.run(self.start(available_now=available_now, metrics_port=metrics_port))
 
     @names_the_line
-    def start(self, available_now: bool = False) -> Any:
+    def start(self, available_now: bool = False, metrics_port: int | None = None) -> PipelineHandle:
         """Start, and return a handle like PySpark's StreamingQuery."""
         from holdfast.spark import launch
 
         PROGRAM.starts(self)
-        return PROGRAM.started(launch.start(self, available_now=available_now or PROGRAM.available_now))
+        ends = available_now or PROGRAM.available_now
+        return PROGRAM.started(launch.start(self, available_now=ends, metrics_port=metrics_port))
 
     @names_the_line
     def facts(self) -> PipelineFacts:
@@ -212,6 +224,14 @@ class Pipeline:
         from holdfast.explain.terminal import print_text
 
         print_text(self.facts())
+
+    def addListener(self, listener: Any) -> None:
+        """Tell a `hf.Listener`, or a StreamingQueryListener of PySpark's, how every run of this pipeline is doing."""
+        self.listeners.add(listener)
+
+    def removeListener(self, listener: Any) -> None:
+        """Tell a listener nothing more."""
+        self.listeners.remove(listener)
 
     def struct_type(self, schema: StructType | str) -> StructType:
         """Return a schema that was given as StructType or DDL text."""

@@ -28,7 +28,9 @@ from holdfast.connect.parquet import prepare_folder
 from holdfast.errors import Misconfigured, StreamTaken
 from holdfast.log.store import open_store
 from holdfast.log.stream_log import StreamLog
-from holdfast.node.handle import PipelineHandle
+from holdfast.node import log_lines
+from holdfast.node.handle import PipelineHandle, announce_start
+from holdfast.node.metrics_port import chosen_port
 from holdfast.node.options import NodeOptions
 from holdfast.node.runner import NodeRunner
 from holdfast.node.runner import Waves as AnyWaves
@@ -42,12 +44,21 @@ from holdfast.spark.session import require
 from holdfast.spark.waves import Waves
 
 if TYPE_CHECKING:
+    from holdfast.node.metrics import MetricsServer
     from holdfast.pipeline.pipeline import Pipeline
 
 
-def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions | None = None) -> PipelineHandle:
+def start(
+    pipeline: Pipeline,
+    available_now: bool = False,
+    options: NodeOptions | None = None,
+    metrics_port: int | None = None,
+) -> PipelineHandle:
     """Start the pipeline in this process and return its handle."""
     require(pipeline.spark)
+    port = chosen_port(metrics_port)
+    # A wrong wish is refused now, not when the streams are taken.
+    log_lines.are_json()
     for source in pipeline.topology()[0].sources:
         if isinstance(source.origin, FilesSource):
             check_path(source.origin.path)
@@ -67,13 +78,23 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
             prepare_folder(sink.target.path)
     states = state_folder()
     claim(states, catalog.pipeline_id, _local_path(store))
-    setup = SlotSetup(catalog.pipeline_id, store.url, msgspec.json.encode(topology), states, tuple(functions))
+    setup = SlotSetup(
+        catalog.pipeline_id,
+        store.url,
+        msgspec.json.encode(topology),
+        states,
+        tuple(functions),
+        pipeline.lines(topology),
+    )
     chosen = msgspec.structs.replace(options or NodeOptions(), available_now=available_now)
     ingests = _ingests(pipeline, store, catalog, setup, chosen)
     # What fails lets go of everything: this process may live on, and the streams would stay taken.
     with contextlib.ExitStack() as taken:
         for ingest in ingests:
             taken.callback(ingest.close)
+        metrics = _metrics(port)
+        for server in metrics:
+            taken.callback(server.close)
         log = _open_log(store, topology, available_now)
         taken.callback(log.close)
         runner = NodeRunner(
@@ -83,10 +104,26 @@ def start(pipeline: Pipeline, available_now: bool = False, options: NodeOptions 
             log,
             _waves_of(pipeline, setup, topology, store, log),
             chosen,
-            ingests,
+            [*ingests, *metrics],
+            pipeline.listeners,
         )
         taken.pop_all()
-    return runner.start()
+    log_lines.set_up(topology.name, log.term.owner)
+    for server in metrics:
+        server.show(runner.handle.statistics)
+        runner.handle.metrics_url = server.url
+    handle = runner.start()
+    announce_start(handle)
+    return handle
+
+
+def _metrics(port: int | None) -> list[MetricsServer]:
+    """Return what answers scrapes, where somebody asked for it: who does not, does not load it either."""
+    if port is None:
+        return []
+    from holdfast.node.metrics import MetricsServer
+
+    return [MetricsServer(port)]
 
 
 def _executors(pipeline: Pipeline, store: Store, log: StreamLog) -> Executors | None:

@@ -14,6 +14,8 @@ from typing import Any, Final
 from py4j.protocol import Py4JJavaError
 from pyspark.accumulators import AccumulatorParam
 
+from holdfast.node.trouble import PYTHON_RAISED
+
 _LOST_TASK: Final = re.compile(r".*\(\S+ executor \S+\): ")
 """What Spark puts before a task's own error: "Job aborted ...: Lost task ... (TID 3) (host executor driver): why"."""
 
@@ -75,6 +77,6 @@ def _why(text: str) -> str:
         # What Python said last is what went wrong; Spark's own words follow it.
         lines = _SPARKS_OWN.split(said, 1)[0].strip().splitlines()
         if found and lines:
-            return lines[-1].strip()
+            return (PYTHON_RAISED if marks == _TRACEBACK else "") + lines[-1].strip()
     lines = text.splitlines()
     return _LOST_TASK.sub("", lines[0]) if lines else "the job failed"

@@ -177,6 +177,11 @@ class UnitState:
         """Return the memory that the state takes."""
         return self.file.size_bytes
 
+    @property
+    def records(self) -> int:
+        """Return how many keys its maps hold."""
+        return sum(each.count for each in self.maps.values())
+
     def begin(self, committed: int) -> None:
         """Open a wave on the state as of bucket `committed`, the unit's position in the journal.
 

@@ -369,13 +369,21 @@ class NodeProcess(Process):
             self.put(events.SnapshotFound(wanted.stage, wanted.shard, wanted.bucket_end, wanted.path, failed))
 
     def _display(self, wanted: events.DisplayRows) -> None:
-        """As in `node.housekeeping`: a frame that has moved is read where it is now."""
+        """As in `node.housekeeping`: a frame that has moved is read where it is now; one that is gone ends the node."""
         assert self._log is not None, "it was open"
         try:
-            rows = self._rows_of(wanted, wanted.frames)
-        except FileNotFoundError:
-            frames = self._log.ledger.frames(wanted.stream, wanted.bucket_from, wanted.bucket_to)
-            rows = self._rows_of(wanted, frames)
+            try:
+                rows = self._rows_of(wanted, wanted.frames)
+            except FileNotFoundError:
+                frames = self._log.ledger.frames(wanted.stream, wanted.bucket_from, wanted.bucket_to)
+                rows = self._rows_of(wanted, frames)
+        except FileNotFoundError as error:
+            if self is self.world.nodes[-1]:
+                raise
+            # A successor has moved it, of which this node, which was paused, does not know.
+            self.timeline.count("a node met what its successor had moved")
+            self.die(f"a file is gone: {error}")
+            return
         name = f"{wanted.bucket_from}-{wanted.bucket_to}"
         self.put(
             events.Displayed(wanted.sink, wanted.stream, wanted.bucket_to, self.world.put_out(wanted.sink, name, rows))

@@ -5,10 +5,18 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.cli.pipeline_status import ConsumerStatus, PipelineStatus, StreamStatus, WriterStatus
+from holdfast.cli.pipeline_status import (
+    ConsumerStatus,
+    PipelineStatus,
+    StreamStatus,
+    WriterStatus,
+    failure_in,
+    troubles_in,
+)
 from holdfast.cli.verdict import verdict_of
 from holdfast.connect.query_state import QueryState
 from holdfast.model import Reported
+from holdfast.node.trouble import REPORTED_AFTER, Troubles
 
 NODE = WriterStatus("node-host-7-1", "host", 7, 0, True, 1)
 TILL = WriterStatus("producer-till", "host", 8, 0, True, 1)
@@ -112,3 +120,43 @@ def test_room_consumers_and_unreadable_streams_are_said() -> None:
     found = with_stream(status(disk_free_bytes=5 << 20, consumers=[expired]), "north", problem="it is damaged")
     said = "\n".join(verdict_of(found).problems)
     assert "5 MB left" in said and "'report' of averages" in said and "north cannot be read: it is damaged" in said
+
+
+def reported(troubles: Troubles, times: int, at_us: int) -> Reported:
+    """Return what the journal has after so many failures of a sink."""
+    for _ in range(times):
+        troubles.failed("sink top", "no room on the device", at_us)
+    message = troubles.report("sink top")
+    assert message is not None
+    return Reported("averages", message, at_us)
+
+
+def test_what_is_tried_in_vain_is_the_state_and_comes_first() -> None:
+    trouble = reported(Troubles(), REPORTED_AFTER, 5)
+    verdict = verdict_of(with_stream(status(troubles=[trouble]), "averages", lag_s=12.0))
+    assert verdict.state == "failing"
+    assert verdict.problems[0].startswith(
+        "sink top fails at every try, 10 times in a row so far: no room on the device"
+    )
+    assert "averages is 12.0 s behind" in verdict.problems[1]
+
+
+def test_a_trouble_lasts_until_its_end_is_reported_and_is_that_of_the_node_that_runs() -> None:
+    troubles = Troubles()
+    began = reported(troubles, REPORTED_AFTER, 5)
+    again = troubles.succeeded("sink top")
+    assert again is not None
+    over = Reported("averages", again, 6)
+    other = Reported("averages", "100 rows were skipped", 7)
+    assert troubles_in([began, other], NODE) == [began]
+    assert troubles_in([began, over, other], NODE) == []
+    assert troubles_in([began, over, reported(troubles, REPORTED_AFTER, 8)], NODE) != []
+    assert troubles_in([began], msgspec.structs.replace(NODE, since_us=6)) == [], "an older node's"
+
+
+def test_a_node_that_was_killed_while_it_tried_has_not_given_up() -> None:
+    gone = msgspec.structs.replace(NODE, alive=False)
+    began = reported(Troubles(), REPORTED_AFTER, 5)
+    gave_up = Reported("averages", "BadRow: row 3 of x.csv", 4)
+    assert failure_in([began], ["averages"], gone) is None
+    assert failure_in([gave_up, began], ["averages"], gone) == gave_up

@@ -256,3 +256,14 @@ def test_a_temporary_name_is_nobody_elses(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path)]
     names = [subprocess.run(command, capture_output=True, check=True, text=True).stdout for _ in range(2)]
     assert names[0] and names[0] != names[1]
+
+
+def test_a_store_that_makes_folder_after_folder_does_not_remember_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.log.local_store.FOLDERS_MAX", 4)
+    store = LocalStore(tmp_path / "store")
+    for number in range(20):
+        store.write_new(f"snapshots/{number}/manifest", b"x")
+        store.delete(f"snapshots/{number}/manifest")
+    assert len(store._durable_folders) == 4

@@ -9,9 +9,11 @@ from holdfast.log.ledger import Ledger
 from holdfast.model import FIRST_BUCKET, MANY_SHARDS, Advanced, FrameRef, Published, UnitCommitted
 from holdfast.node import events
 from holdfast.node.decider import NodeDecider
+from holdfast.node.delivery import DeliveryStep
 from holdfast.node.messages import (
     Attached,
     AttachWork,
+    DeliverWork,
     Processed,
     ProcessWork,
     Receipt,
@@ -19,7 +21,9 @@ from holdfast.node.messages import (
     UnitProcessed,
 )
 from holdfast.node.options import NodeOptions
-from holdfast.node.situation import JOBS_SLOT
+from holdfast.node.scheduling import Scheduler
+from holdfast.node.situation import JOBS_SLOT, SlotState
+from holdfast.node.units import Phase
 from holdfast.plan import ParquetSink, ProducerSource, Sink, Source, Stage, StageInput, Topology, Transform
 
 SECOND_US = 1_000_000
@@ -148,3 +152,37 @@ def answer(work: AttachWork | ProcessWork) -> Result:
         return Attached(work.stage, work.shard, work.bucket_committed, "empty")
     units = [UnitProcessed(unit.shard, [], [], 4, 0) for unit in work.units]
     return Processed(work.stage, units, work.bucket_from, work.bucket_to)
+
+
+def test_a_sink_is_not_kept_waiting_by_slots_that_always_have_rows() -> None:
+    """One slot, and rows for it at any time: what was intended goes out all the same, half a second later."""
+    sink = Sink("out", STAGE.name, ParquetSink("out"))
+    node = decider([sink])
+    here = node.situation
+    start = here.now_us
+    bucket = start // WIDTH_US
+    for number in range(20):
+        ref = FrameRef(f"streams/north/p/0-000000/{number:06}.seg", 0, 64, 0)
+        here.ledger.apply(
+            Published("north", 0, bucket + number, bucket + number + 1, 5, ref, (bucket + number) * WIDTH_US)
+        )
+    here.ledger.apply(Advanced("north", (bucket + 20) * WIDTH_US))
+    for unit in here.units.values():
+        unit.slot, unit.phase = 0, Phase.READY
+        unit.bucket_memory = unit.bucket_committed
+    delivery = here.deliveries["out"]
+    delivery.intend(bucket - 10, bucket, start)
+    delivery.step(DeliveryStep.INTENT_COMMITTED)
+    scheduler = Scheduler(here, 0)
+    slot = SlotState(0)
+
+    def next_kind() -> type:
+        (work,) = scheduler.works_for(slot)
+        for unit in here.units.values():
+            unit.phase = Phase.READY
+        return type(work)
+
+    assert next_kind() is ProcessWork
+    here.now_us = start + here.options.delivery_wait_us
+    assert next_kind() is DeliverWork
+    assert next_kind() is ProcessWork

@@ -22,7 +22,8 @@ from holdfast.log.journal import MARK_OFFSET
 from holdfast.log.store import open_store
 from holdfast.log.stream_log import StreamLog
 from holdfast.node.events import SlotsChanged
-from holdfast.node.handle import PipelineHandle, Progress
+from holdfast.node.handle import PipelineHandle
+from holdfast.node.listening import Listener, QueryIdleEvent, QueryProgressEvent, QueryTerminatedEvent
 from holdfast.node.messages import Order, Receipt, encode_receipt
 from holdfast.node.options import NodeOptions
 from holdfast.node.runner import NodeRunner, Waves
@@ -155,22 +156,50 @@ def test_lost_waves_and_repeated_receipts_change_nothing(node: Node, seed: int) 
     assert node.waves.closed
 
 
-def test_a_listener_may_raise_and_may_stop_the_pipeline(node: Node) -> None:
+def test_a_listener_may_raise_and_may_stop_the_pipeline(node: Node, caplog: pytest.LogCaptureFixture) -> None:
     handle = node.start()
-    told: list[Progress] = []
+    told: list[str] = []
 
-    def raises(progress: Progress) -> None:
-        raise ValueError("a listener's own affair")
+    class Raises(Listener):
+        def onQueryProgress(self, event: QueryProgressEvent) -> None:
+            raise ValueError("a listener's own affair")
 
-    def stops(progress: Progress) -> None:
-        told.append(progress)
-        handle.stop()
+        def onQueryIdle(self, event: QueryIdleEvent) -> None:
+            raise ValueError("a listener's own affair")
 
-    handle.onProgress(raises)
-    handle.onProgress(stops)
+    class Stops(Listener):
+        def onQueryIdle(self, event: QueryIdleEvent) -> None:
+            told.append("idle")
+            handle.stop()
+
+        def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+            told.append("terminated")
+
+    handle.addListener(Raises())
+    handle.addListener(Stops())
     assert handle.awaitTermination(LIMIT_S)
     assert handle.exception() is None
-    assert told
+    assert told == ["idle", "terminated"]
+    assert [record.exc_info is not None for record in caplog.records if "failed in" in record.message] == [True]
+
+
+def test_what_is_counted_is_what_is_committed(node: Node) -> None:
+    """Waves are lost and receipts come twice: statistics and reports know of each row once."""
+    handle = node.start(seed=3)
+    with Producer(node.url, "north") as producer, Consumer(node.url, "results") as consumer:
+        for number in range(30):
+            node.send(producer, number)
+        totals_when(consumer, 30, handle)
+        handle.stop()
+    found = handle.statistics()
+    (stage,), (source,) = found.stages, found.sources
+    assert (stage.rows_in, source.rows, found.rows_ahead) == (90, 90, 0)
+    assert (stage.state_rows, stage.stateful, stage.units) == (3, True, {"ready": node.topology.shards})
+    assert stage.state_bytes > 0 and found.tries_failed > 0 and found.waves > 0
+    reports = handle.recentProgress
+    assert sum(report["numInputRows"] for report in reports) == 90
+    assert {report["runId"] for report in reports} == {handle.runId}
+    assert reports[-1].stateOperators[0].numRowsTotal == 3
 
 
 def test_what_stops_a_thread_of_the_node_stops_the_node(node: Node) -> None:

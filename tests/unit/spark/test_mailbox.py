@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.node.trouble import PYTHON_RAISED
 from holdfast.spark.mailbox import _why
 
 LOST = "Job aborted due to stage failure: Task 0 in stage 1.0 failed 1 times, most recent failure: "
@@ -17,7 +18,7 @@ TASK = "Lost task 0.0 in stage 1.0 (TID 2) (127.0.0.1 executor 1): "
         (
             f"{LOST}{TASK}org.apache.spark.api.python.PythonException: [PYTHON_EXCEPTION] Traceback (most recent call "
             'last):\n  File "a.py", line 4\n    x()\nTypeError: no\n SQLSTATE: 38000\n\tat org.apache',
-            "TypeError: no",
+            f"{PYTHON_RAISED}TypeError: no",
         ),
         (
             f"{LOST}{TASK}org.apache.spark.SparkException: \nError from python worker:\n  /usr/bin/python3: No module "
