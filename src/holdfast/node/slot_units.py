@@ -62,7 +62,7 @@ class SlotUnits:
         self.snapshots = SnapshotWriter(context.store)
         self._context = context
         self._states = SlotStates(context)
-        self._frames = FrameReader(context.store, context.sources)
+        self._frames = FrameReader(context.store, context.sources, context.topology.bucket_width_us)
         self._phases = Phases()
         self._held: dict[tuple[str, int], HeldUnit] = {}
         self._at: tuple[str, int] = ("", 0)
@@ -125,7 +125,7 @@ class SlotUnits:
                 self._context.topology.shards,
             )
             output = held.operator.process(runs, work.bucket_from, work.bucket_to, work.ended)
-            published = self._append(unit, output)
+            published = self._append(work.stage, unit, output)
             snapshot = None
             if state is not None:
                 state.finish(work.bucket_to, output.meta)
@@ -167,19 +167,22 @@ class SlotUnits:
 
     # Writing
 
-    def _append(self, unit: UnitWork, output: UnitOutput) -> list[Published]:
+    def _append(self, stage: str, unit: UnitWork, output: UnitOutput) -> list[Published]:
         published: list[Published] = []
         for rows in output.rows:
-            published += self._append_rows(unit, rows, rows.stream)
+            published += self._append_rows(unit, rows, rows.stream, unit.publish_from)
+        sides_from = max(unit.publish_from, unit.sides_from)
         for rows in output.late:
-            published += self._append_rows(unit, rows, f"{rows.stream}.late")
+            published += self._append_rows(unit, rows, f"{rows.stream}.late", sides_from)
         for rows in output.rejects:
-            published += self._append_rows(unit, rows, f"{rows.stream}.rejects")
+            # What a stage rejects of its own rows nobody else puts where it does.
+            first = unit.publish_from if rows.stream == stage else sides_from
+            published += self._append_rows(unit, rows, f"{rows.stream}.rejects", first)
         return published
 
-    def _append_rows(self, unit: UnitWork, rows: StreamRows, stream: str) -> list[Published]:
-        """Append one frame with the rows of buckets that are not published yet, if there are any."""
-        first = next((n for n, bucket in enumerate(rows.buckets) if bucket >= unit.publish_from), None)
+    def _append_rows(self, unit: UnitWork, rows: StreamRows, stream: str, publish_from: int) -> list[Published]:
+        """Append one frame with the rows of the buckets from `publish_from` on, if there are any."""
+        first = next((n for n, bucket in enumerate(rows.buckets) if bucket >= publish_from), None)
         if first is None:
             return []
         skip = rows.row_ends[first - 1] if first else 0
