@@ -357,25 +357,34 @@ def test_nothing_changes_while_a_node_runs(spark: SparkSession, tmp_path: Path) 
 
 def test_a_new_stage_catches_up_while_the_old_ones_go_on(spark: SparkSession, tmp_path: Path) -> None:
     before, _ = script(tmp_path, small)
+    old = pa.concat_tables(lines(0, 2000, seed=1), promote_options="default")
     for source in ("words", "others"):
-        before.send(source, [pa.concat_tables(lines(0, 2000, seed=1), promote_options="default")])
-    before.run()
+        before.send(source, [old])
     flow, streams = script(tmp_path, large)
-    flow.pipeline.create()
-    with hf.Producer(flow.store, "others") as producer, hf.Consumer(flow.store, "long", start="latest") as consumer:
+    with hf.Consumer(flow.store, "long") as consumer, hf.Producer(flow.store, "others") as producer:
+        handle = before.pipeline.start()
+        try:
+            wait_for(consumer, old)
+        finally:
+            handle.stop()
         handle = flow.pipeline.start()
         try:
             for batch in lines(3000, 3005, seed=2):
                 producer.send(batch)
-                waiting = sum(line > 3 for line in batch["line"].to_pylist())
-                while waiting:
-                    table = consumer.poll(60.0)
-                    assert table is not None
-                    waiting -= table.num_rows
+                wait_for(consumer, batch)
         finally:
             handle.stop()
     flow.run()
     check(flow, streams)
+
+
+def wait_for(consumer: hf.Consumer, sent: pa.Table) -> None:
+    """Return when what `long` takes of the rows has come out."""
+    waiting = sum(line > 3 for line in sent["line"].to_pylist())
+    while waiting > 0:
+        table = consumer.poll(60.0)
+        assert table is not None
+        waiting -= table.num_rows
 
 
 def test_a_query_brings_a_new_column(spark: SparkSession, tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ class World:
             return None
         self._change_us = START_US + chooser.randint(0, SPAN_US)
         schema = SCHEMA.serialize().to_pybytes()
-        streams = [each.name for each in (*self.topology.sources, *self.topology.stages)]
+        streams = [source.name for source in self.topology.sources] + [stage.name for stage in self.topology.stages]
         read = chooser.sample(streams, chooser.randint(1, 2))
         added = Stage(
             "added", [StageInput(name, schema, []) for name in read], schema, KEEPS_STATE, [], schema, 300_000
