@@ -412,3 +412,37 @@ def test_a_query_brings_a_new_column(spark: SparkSession, tmp_path: Path) -> Non
     with hf.Consumer(str(tmp_path / "store"), "by_w") as consumer:
         found = [row for table in consumer for row in table.to_pylist()]
     assert {row["w"]: row["n"] for row in found} == {None: 2, "x": 1, "y": 1}
+
+
+def test_a_pipeline_goes_on_when_another_one_s_stream_gets_a_column(spark: SparkSession, tmp_path: Path) -> None:
+    from pyspark.sql import functions as F
+
+    def second_of(first: Flow) -> tuple[Flow, Streams]:
+        flow = Flow(tmp_path / "second")
+        words = flow.pipeline.source("their_words", hf.stream(first.store, "words"))
+        timed = words.withWatermark("at", "1 second").groupBy("line", F.window("at", "5 seconds"))
+        made = {"sums": timed.agg(F.count("word").alias("n")).named("sums")}
+        if "who" in words.columns:
+            # It wants an event time too, and frames that have the column and frames that have not.
+            timed = words.withWatermark("at", "1 second").groupBy("who", F.window("at", "5 seconds"))
+            made["by_who"] = timed.agg(F.count("*").alias("n")).named("by_who")
+        return flow, made
+
+    first, _ = script(tmp_path / "first", windows_of)
+    send(first, 0, 10)
+    first.run()
+    second, streams = second_of(first)
+    second.run()
+    check(second, streams)
+    first, _ = script(tmp_path / "first", with_names, MORE)
+    named = [batch.append_column("who", pa.array(["me"] * batch.num_rows)) for batch in lines(60, 70, seed=3)]
+    first.send("words", named, 1000)
+    first.run()
+    second, streams = second_of(first)
+    assert set(streams) == {"sums", "by_who"}
+    second.run()
+    check(second, streams)
+    with pytest.raises(StoreUnfit, match="its rows were those of another pipeline's 'words', now its own"):
+        flow = Flow(tmp_path / "second")
+        flow.pipeline.source("their_words", MORE)
+        flow.pipeline.create()
