@@ -190,6 +190,26 @@ class Trimmed(msgspec.Struct, frozen=True, array_like=True, tag="trimmed"):
     before_bucket: int
 
 
+class StageBegun(msgspec.Struct, frozen=True, array_like=True, tag="stage_begun"):
+    """`stage` came to a pipeline that had run before: its units are empty as of `bucket_start`.
+
+    Rows of its inputs before that were gone. It puts nothing into side streams for buckets before `sides_from`, as
+    others who fill them have completed those.
+    """
+
+    stage: str
+    bucket_start: int
+    sides_from: int
+
+
+class SinkBegun(msgspec.Struct, frozen=True, array_like=True, tag="sink_begun"):
+    """`sink` puts out nothing of `stream` before `bucket_start`: those rows were gone, or were not asked for."""
+
+    sink: str
+    stream: str
+    bucket_start: int
+
+
 JournalItem = (
     Published
     | Advanced
@@ -203,6 +223,8 @@ JournalItem = (
     | Reported
     | Moved
     | Trimmed
+    | StageBegun
+    | SinkBegun
 )
 
 

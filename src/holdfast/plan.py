@@ -220,6 +220,8 @@ class Source(msgspec.Struct, frozen=True):
     late: OneOf["drop", "side"] = "drop"
     on_error: OneOf["stop", "reject"] = "stop"
     rejects_max: int = 1000
+    earlier: list[bytes] = []
+    """The schemas that the source had before it got more columns, the oldest first: frames of each may be there."""
 
     @property
     def has_own_writer(self) -> bool:
@@ -246,11 +248,12 @@ class ConsoleSink(msgspec.Struct, frozen=True, tag="console"):
 
 
 class Sink(msgspec.Struct, frozen=True):
-    """Where a stream goes."""
+    """Where a stream goes. `start` is where a sink begins that the store has not seen before."""
 
     name: str
     stream: str
     target: ParquetSink | ConsoleSink
+    start: OneOf["earliest", "latest"] = "earliest"
 
 
 class Topology(msgspec.Struct, frozen=True):

@@ -23,7 +23,7 @@ from holdfast.log.inspect import read_ledger, show_stream
 from holdfast.log.ledger import Ledger, SinkPosition
 from holdfast.log.local_store import LocalStore
 from holdfast.log.terms import term_path, terms_folder
-from holdfast.model import END_OF_TIME, Reported
+from holdfast.model import END_OF_TIME, FIRST_BUCKET, Reported
 from holdfast.node.trouble import is_failing, is_passing, subject_of_report
 from holdfast.plan import QuerySource, Source, Stage
 from holdfast.ports import Store
@@ -53,7 +53,7 @@ class WriterStatus(msgspec.Struct, frozen=True):
 
 
 class UnitsStatus(msgspec.Struct, frozen=True):
-    """How far the units of a stage are, and what they have seen."""
+    """How far the units of a stage are, and what they have seen. `begun` is where it began, if rows were gone then."""
 
     count: int
     shards: int
@@ -63,6 +63,7 @@ class UnitsStatus(msgspec.Struct, frozen=True):
     rows_late: int
     snapshots: int
     snapshot_bucket_end_min: int | None
+    begun: int | None = None
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
@@ -83,13 +84,14 @@ class StreamStatus(msgspec.Struct, frozen=True):
 
 
 class SinkStatus(msgspec.Struct, frozen=True):
-    """A sink: everything before `bucket_end` is out."""
+    """A sink: everything before `bucket_end` is out, but for what came before `begun`, which it was not given."""
 
     name: str
     stream: str
     bucket_end: int | None
     rows: int
     lag_s: float | None
+    begun: int | None = None
 
 
 class ConsumerStatus(msgspec.Struct, frozen=True):
@@ -236,6 +238,7 @@ def troubles_in(reports: list[Reported], node: WriterStatus | None) -> list[Repo
 
 def _units_status(ledger: Ledger, stage: str) -> UnitsStatus:
     units = ledger.units(stage)
+    begun = ledger.begun(stage)
     ends = [unit.bucket_end for unit in units.values()]
     snapshots = [kept[-1].bucket_end for shard in range(ledger.shards) if (kept := ledger.snapshots(stage, shard))]
     return UnitsStatus(
@@ -247,7 +250,13 @@ def _units_status(ledger: Ledger, stage: str) -> UnitsStatus:
         rows_late=sum(unit.rows_late for unit in units.values()),
         snapshots=len(snapshots),
         snapshot_bucket_end_min=min(snapshots, default=None),
+        begun=None if begun is None else _late_start(begun.bucket_start),
     )
+
+
+def _late_start(bucket: int | None) -> int | None:
+    """Return where something began, None where that was the beginning of its input."""
+    return None if bucket is None or bucket <= FIRST_BUCKET else bucket
 
 
 def _sinks(catalog: Catalog, positions: dict[str, SinkPosition], now_us: int) -> list[SinkStatus]:
@@ -259,7 +268,9 @@ def _sinks(catalog: Catalog, positions: dict[str, SinkPosition], now_us: int) ->
             result.append(SinkStatus(sink.name, sink.stream, None, 0, None))
             continue
         lag_s = round((now_us - position.bucket_end * width_us) / 1e6, 3)
-        result.append(SinkStatus(sink.name, sink.stream, position.bucket_end, position.rows, lag_s))
+        result.append(
+            SinkStatus(sink.name, sink.stream, position.bucket_end, position.rows, lag_s, _late_start(position.begun))
+        )
     return result
 
 

@@ -94,11 +94,12 @@ def _show_streams(status: PipelineStatus) -> None:
 def _show_units(status: PipelineStatus) -> None:
     print_grid(
         "units",
-        ["stage", "units", "committed up to", "rows in", "late", "snapshots", "oldest snapshot"],
+        ["stage", "units", "rows from", "committed up to", "rows in", "late", "snapshots", "oldest snapshot"],
         [
             [
                 each.name,
                 f"{each.units.count} of {each.units.shards}",
+                _from(each.units.begun, status),
                 _bucket(each.units.bucket_end_min, status),
                 each.units.rows_in,
                 each.units.rows_late,
@@ -114,8 +115,11 @@ def _show_units(status: PipelineStatus) -> None:
 def _show_edges(status: PipelineStatus) -> None:
     print_grid(
         "sinks",
-        ["sink", "stream", "out up to", "rows"],
-        [[each.name, each.stream, _bucket(each.bucket_end, status), each.rows] for each in status.sinks],
+        ["sink", "stream", "rows from", "out up to", "rows"],
+        [
+            [each.name, each.stream, _from(each.begun, status), _bucket(each.bucket_end, status), each.rows]
+            for each in status.sinks
+        ],
     )
     print_grid(
         "consumers",
@@ -158,6 +162,11 @@ def _bucket(bucket: int | None, status: PipelineStatus) -> str:
     if bucket is None:
         return "nothing"
     return "the beginning" if bucket <= FIRST_BUCKET else time_text(bucket * status.bucket_width_us)
+
+
+def _from(bucket: int | None, status: PipelineStatus) -> str:
+    """Return from where on something has rows: it may have come when the first ones were gone."""
+    return _bucket(FIRST_BUCKET if bucket is None else bucket, status)
 
 
 def _lag(lag_s: float | None) -> str:

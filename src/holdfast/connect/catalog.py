@@ -2,38 +2,51 @@
 
 Invariants:
     * The first run writes the file; of several at once exactly one does. It never becomes a different pipeline:
-      what shaped the bytes in the folder (names, types, shards, buckets, steps) has to stay as it was.
-    * What did not shape them (sinks, paths, policies) may change between runs, and the file follows.
+      what may change, and what not, `change.py` says.
+    * A change is one replacement of the file, while no node runs and nobody trims (`changing`): before it nothing of it
+      has happened, and after it everybody who looks sees it.
     * A folder of a newer format is refused before anything else of it is read.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
-from typing import Any
 
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import AlreadyExists, HoldfastError, Misconfigured, StoreCorrupt, StoreUnfit
+from holdfast.connect.change import Change, Removed, change_of
+from holdfast.connect.meaning import meaning, plain
+from holdfast.errors import (
+    AlreadyExists,
+    HoldfastError,
+    Misconfigured,
+    StoreCorrupt,
+    StoreUnavailable,
+    StoreUnfit,
+    StreamTaken,
+)
 from holdfast.log.local_store import LocalStore
 from holdfast.log.store import open_store, validate_name
+from holdfast.log.terms import has_terms, locked
 from holdfast.log.watch import POLL_INTERVAL_S, Watch
 from holdfast.model import FORMAT_VERSION
-from holdfast.operators.words import stage_text
-from holdfast.plan import REJECTS_COLUMNS, MapInArrow, Source, Stage, Step, StreamSource, Topology
-from holdfast.ports import Store
+from holdfast.plan import REJECTS, REJECTS_COLUMNS, MapInArrow, Source, Stage, Step, StreamSource, Topology
+from holdfast.ports import Lock, Store
 
 CATALOG_PATH = "pipeline.json"
+LOCK_PATH = "pipeline.lock"
 REJECTS_SCHEMA = pa.schema([(name, pa.string()) for name in REJECTS_COLUMNS])
 
 _DIFFERENCES_MAX = 3
-_FREE_OF_SOURCE = ("origin", "late", "on_error", "rejects_max")
-_FREE_OF_STAGE = ("checkpoint_every_us",)
+_FREE_OF_SOURCE = ("origin", "late", "on_error", "rejects_max", "event_time", "earlier")
+_LOCK_WAIT_S = 10.0
 
 
 class Catalog(msgspec.Struct, frozen=True):
@@ -43,6 +56,18 @@ class Catalog(msgspec.Struct, frozen=True):
     pipeline_id: str
     fingerprint: str
     topology: Topology
+    removed: Removed = Removed()
+    added: list[str] = []
+    """Stages that came by a change: the streams that they read were there before them."""
+
+    @property
+    def known(self) -> Topology:
+        """What the pipeline has, and what it had and left behind: both decide how rows are written."""
+        return msgspec.structs.replace(
+            self.topology,
+            sources=[*self.topology.sources, *self.removed.sources],
+            stages=[*self.topology.stages, *self.removed.stages],
+        )
 
 
 class _Versioned(msgspec.Struct):
@@ -67,6 +92,8 @@ class Located(msgspec.Struct, frozen=True):
     catalog: Catalog
     declared: Source | Stage | StreamSide
     schema: pa.Schema
+    earlier: Sequence[pa.Schema] = ()
+    """The schemas that rows of the stream may have been written with before."""
 
     @property
     def topology(self) -> Topology:
@@ -78,12 +105,27 @@ class Located(msgspec.Struct, frozen=True):
 
 
 def fingerprint(topology: Topology) -> str:
-    """Return a text that is the same for topologies that can share a folder."""
-    return hashlib.sha256(msgspec.json.encode(_essence(topology), order="sorted")).hexdigest()[:32]
+    """Return a text that is the same for topologies that mean the same."""
+    sources = {}
+    for source in topology.sources:
+        found = plain(msgspec.to_builtins(source, builtin_types=(bytes,)))
+        sources[source.name] = {name: value for name, value in found.items() if name not in _FREE_OF_SOURCE}
+    essence = {
+        "name": topology.name,
+        "shards": topology.shards,
+        "bucket_width_us": topology.bucket_width_us,
+        "session_time_zone": topology.session_time_zone,
+        "sources": sources,
+        "stages": {stage.name: meaning(stage) for stage in topology.stages},
+    }
+    return hashlib.sha256(msgspec.json.encode(essence, order="sorted")).hexdigest()[:32]
 
 
 def create_or_check(store: Store, topology: Topology) -> Catalog:
-    """Return the catalog of the pipeline's folder, made now if there is none; `StoreUnfit` says what differs."""
+    """Return the catalog of the pipeline's folder, made now if there is none, changed if it may be.
+
+    `StoreUnfit` says what differs and may not, `StreamTaken` who runs a pipeline that is to change.
+    """
     for stream in streams(topology):
         validate_name(stream)
     fresh = Catalog(FORMAT_VERSION, str(uuid.uuid4()), fingerprint(topology), topology)
@@ -94,18 +136,91 @@ def create_or_check(store: Store, topology: Topology) -> Catalog:
         except AlreadyExists:
             pass
     there = load(store)
-    differences = _differences(there.topology, topology)
-    if differences:
-        shown = "; ".join(differences[:_DIFFERENCES_MAX])
-        more = f" (and {len(differences) - _DIFFERENCES_MAX} more)" if len(differences) > _DIFFERENCES_MAX else ""
-        raise StoreUnfit(
-            f"{store.url} holds pipeline {there.topology.name!r} with other streams or steps: {shown}{more}. "
-            "Use another store or pipeline name for the changed pipeline, or undo the change."
+    if _changed(store, there, topology).topology == there.topology:
+        return there
+    with _nobody_runs(store, there.topology), changing(store, _LOCK_WAIT_S) as held:
+        if not held:
+            raise StoreUnavailable(
+                f"{store.url} could not be changed: another process has held {LOCK_PATH} for {_LOCK_WAIT_S:g} s. Try "
+                "again, or look which process that is"
+            )
+        # Somebody else may have changed it, until now.
+        there = load(store)
+        change = _changed(store, there, topology)
+        there = msgspec.structs.replace(
+            there,
+            topology=change.topology,
+            fingerprint=fingerprint(change.topology),
+            removed=change.removed,
+            added=_added(there, change.topology),
         )
-    if there.topology != topology:
-        there = msgspec.structs.replace(there, topology=topology)
         store.replace(CATALOG_PATH, encode(there))
-    return there
+        return there
+
+
+def check_unchanged(store: Store, catalog: Catalog) -> None:
+    """Raise if the pipeline was changed since `catalog` was read; who asks has its streams, so it stays as it is."""
+    if load(store) != catalog:
+        raise StreamTaken(
+            f"the pipeline {catalog.topology.name!r} was changed by another process while this one started; start the "
+            "script that is the newer one"
+        )
+
+
+@contextlib.contextmanager
+def changing(store: Store, wait_s: float = 0.0) -> Iterator[bool]:
+    """Keep `pipeline.json` as it is while something is done that depends on it; give False where others do just now.
+
+    A trim takes it from reading the file until it is in the journal, a change while it replaces the file: so nothing
+    goes that a stage needs which was in the file before.
+    """
+    if not store.capabilities.lock:
+        yield True
+        return
+    deadline = time.monotonic() + wait_s
+    lock: Lock | None = store.lock(LOCK_PATH)
+    while lock is None and time.monotonic() < deadline:
+        # A lock that is let go of is no event of the file system; it is held for one sync.
+        time.sleep(0.01)
+        lock = store.lock(LOCK_PATH)
+    try:
+        yield lock is not None
+    finally:
+        if lock is not None:
+            lock.release()
+
+
+@contextlib.contextmanager
+def _nobody_runs(store: Store, topology: Topology) -> Iterator[None]:
+    """Hold the locks of the stages' streams; `StreamTaken` names the node that has them."""
+    names = [stage.name for stage in topology.stages if has_terms(store, stage.name)]
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(locked(store, names))
+        except StreamTaken as taken:
+            raise StreamTaken(
+                f"the pipeline {topology.name!r} runs, and what it is cannot change meanwhile: {taken}"
+            ) from taken
+        yield
+
+
+def _added(there: Catalog, topology: Topology) -> list[str]:
+    known = {stage.name for stage in there.known.stages}
+    return [*there.added, *(stage.name for stage in topology.stages if stage.name not in known)]
+
+
+def _changed(store: Store, there: Catalog, asked: Topology) -> Change:
+    """Return the change; raise if it may not be."""
+    change = change_of(there.topology, there.removed, asked)
+    if change.refused:
+        shown = "; ".join(change.refused[:_DIFFERENCES_MAX])
+        more = f" (and {len(change.refused) - _DIFFERENCES_MAX} more)" if len(change.refused) > _DIFFERENCES_MAX else ""
+        raise StoreUnfit(
+            f"{store.url} holds rows of the pipeline {there.topology.name!r} as it was, and this cannot become of it: "
+            f"{shown}{more}. Give what changed a new name, beside or instead of the old one (a stage then makes its "
+            "rows anew from what is kept), or undo the change; docs/changing.md says what may change"
+        )
+    return change
 
 
 def encode(catalog: Catalog) -> bytes:
@@ -209,7 +324,8 @@ def locate(store_url: str, stream: str) -> Located:
         for each, (declared, schema) in streams(catalog.topology).items():
             known.append(f"{folder}/{each}")
             if each == name:
-                found.append(_where_it_lies(Located(store, catalog, declared, schema)))
+                earlier = earlier_schemas(catalog.topology, declared)
+                found.append(_where_it_lies(Located(store, catalog, declared, schema, earlier)))
     if len(found) == 1:
         return found[0]
     if found:
@@ -247,7 +363,7 @@ def wait_until_located(store_url: str | os.PathLike[str], stream: str, wait_us: 
                 return locate(store_url, stream)
             except Misconfigured:
                 left_s = deadline - time.monotonic()
-                # The streams of a pipeline that is there do not change.
+                # A pipeline that is there gets streams only when its script is started.
                 if left_s <= 0 or stream.rpartition("/")[0] in pipelines(store_url):
                     raise
             if watch is None:
@@ -259,6 +375,14 @@ def wait_until_located(store_url: str | os.PathLike[str], stream: str, wait_us: 
             watch.close()
 
 
+def earlier_schemas(topology: Topology, declared: Source | Stage | StreamSide) -> list[pa.Schema]:
+    """Return the schemas that rows of a stream may have been written with before; late rows are as their source's."""
+    name = declared.of if isinstance(declared, StreamSide) else declared.name
+    if declared.name.endswith(REJECTS):
+        return []
+    return [schema_of(each) for source in topology.sources if source.name == name for each in source.earlier]
+
+
 def schema_of(serialized: bytes) -> pa.Schema:
     """Return the Arrow schema that a plan keeps as bytes."""
     return pa.ipc.read_schema(pa.py_buffer(serialized))
@@ -266,82 +390,3 @@ def schema_of(serialized: bytes) -> pa.Schema:
 
 def _may_reject(step: Step) -> bool:
     return isinstance(step, MapInArrow) and step.on_error == "reject"
-
-
-def _essence(topology: Topology) -> dict[str, Any]:
-    """Return what shapes the bytes of a pipeline's folder, as plain data with readable schemas."""
-    sources = {each.name: _without(each, _FREE_OF_SOURCE) for each in topology.sources}
-    stages = {each.name: _without(each, _FREE_OF_STAGE) for each in topology.stages}
-    for stage in stages.values():
-        for each in stage["inputs"]:
-            for policy in ("late", "on_error"):
-                each.pop(policy)
-    return {
-        "name": topology.name,
-        "shards": topology.shards,
-        "bucket_width_us": topology.bucket_width_us,
-        "session_time_zone": topology.session_time_zone,
-        "sources": sources,
-        "stages": stages,
-    }
-
-
-def _without(declared: Source | Stage, free: tuple[str, ...]) -> dict[str, Any]:
-    plain = _readable(msgspec.to_builtins(declared, builtin_types=(bytes,)))
-    return {name: value for name, value in plain.items() if name not in free}
-
-
-def _readable(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return ", ".join(
-            f"{field.name} {field.type}{'' if field.nullable else ' not null'}" for field in schema_of(value)
-        )
-    if isinstance(value, dict):
-        return {name: _readable(each) for name, each in value.items() if name != "on_error" or "function" not in value}
-    if isinstance(value, list):
-        return [_readable(each) for each in value]
-    return value
-
-
-def _differences(there: Topology, asked: Topology) -> list[str]:
-    left, right = _essence(there), _essence(asked)
-    found = _changed_steps(there, asked, left, right) + _compare("", left, right)
-    streams_there = {sink.name: sink.stream for sink in there.sinks}
-    for sink in asked.sinks:
-        stream = streams_there.get(sink.name, sink.stream)
-        if stream != sink.stream:
-            found.append(f"sink {sink.name}: it took stream {stream!r}, now {sink.stream!r}")
-    return found
-
-
-def _changed_steps(there: Topology, asked: Topology, left: dict[str, Any], right: dict[str, Any]) -> list[str]:
-    """Say as one would write it what stages do that do something else now; that is taken out of both essences."""
-    now = {stage.name: stage for stage in asked.stages}
-    found = []
-    for stage in there.stages:
-        if stage.name not in now or stage_text(stage) == stage_text(now[stage.name]):
-            continue
-        found.append(f"the stage {stage.name!r} was {stage_text(stage)}, now {stage_text(now[stage.name])}")
-        for essence in (left, right):
-            del essence["stages"][stage.name]
-    return found
-
-
-def _compare(where: str, there: Any, asked: Any) -> list[str]:
-    if isinstance(there, dict) and isinstance(asked, dict):
-        names = [*there, *(name for name in asked if name not in there)]
-        missing = object()
-        result = []
-        for name in names:
-            path = f"{where}.{name}" if where else name
-            left, right = there.get(name, missing), asked.get(name, missing)
-            if right is missing:
-                result.append(f"{path} is gone")
-            elif left is missing:
-                result.append(f"{path} is new")
-            else:
-                result += _compare(path, left, right)
-        return result
-    if isinstance(there, list) and isinstance(asked, list) and len(there) == len(asked):
-        return [text for i in range(len(there)) for text in _compare(f"{where}[{i}]", there[i], asked[i])]
-    return [] if there == asked else [f"{where} was {there!r}, now {asked!r}"]

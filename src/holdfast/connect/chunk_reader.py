@@ -12,7 +12,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import msgspec
@@ -20,10 +20,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from holdfast.connect.chunk import COMPRESSED, FileChunk, is_whole
-from holdfast.connect.conform import conform
+from holdfast.connect.conform import conform, later_columns
 from holdfast.connect.text import BadLine, Lines, read_csv, read_json
 from holdfast.connect.text_format import TextFormat
 from holdfast.errors import BadRow, FileChanged, SchemaMismatch, StoreUnavailable
+from holdfast.log.widening import widened
 from holdfast.plan import REJECTS_COLUMNS, FilesSource, Source
 
 REJECTS_SCHEMA = pa.schema([(name, pa.string()) for name in REJECTS_COLUMNS])
@@ -50,13 +51,14 @@ def read_chunk(chunk: FileChunk, source: Source, time_zone: str = "UTC") -> Read
     """
     assert isinstance(source.origin, FilesSource), "read_chunk is for a source of files"
     schema = pa.ipc.read_schema(pa.py_buffer(source.schema))
+    optional = later_columns(schema, [pa.ipc.read_schema(pa.py_buffer(each)) for each in source.earlier])
     try:
         with open(chunk.path, "rb") as file:
             _check_unchanged(chunk, os.fstat(file.fileno()))
             if source.origin.format == "parquet":
-                result = _read_parquet(file, chunk, schema, time_zone)
+                result = _read_parquet(file, chunk, schema, time_zone, optional)
             else:
-                result = _read_text(file, chunk, source, source.origin, schema, time_zone)
+                result = _read_text(file, chunk, source, source.origin, schema, time_zone, optional)
             _check_unchanged(chunk, os.fstat(file.fileno()))
     except FileNotFoundError as error:
         raise FileChanged(f"file {chunk.path} is gone; it was there when it was found.") from error
@@ -76,13 +78,15 @@ def _check_unchanged(chunk: FileChunk, status: os.stat_result) -> None:
         )
 
 
-def _read_parquet(file: Any, chunk: FileChunk, schema: pa.Schema, time_zone: str) -> ReadResult:
+def _read_parquet(
+    file: Any, chunk: FileChunk, schema: pa.Schema, time_zone: str, optional: Collection[str]
+) -> ReadResult:
     try:
         parquet = pq.ParquetFile(file)
     except pa.ArrowInvalid as error:
         raise FileChanged(f"file {chunk.path} is no complete Parquet file: {error}") from error
     found = parquet.schema_arrow
-    missing = [name for name in schema.names if name not in found.names]
+    missing = [name for name in schema.names if name not in found.names and name not in optional]
     if missing:
         raise SchemaMismatch(
             f"file {chunk.path}: column {missing[0]!r} is missing: expected {', '.join(schema.names)}; "
@@ -90,12 +94,18 @@ def _read_parquet(file: Any, chunk: FileChunk, schema: pa.Schema, time_zone: str
         )
     groups = list(range(chunk.group_start, chunk.group_end))
     table = parquet.read_row_groups(groups, columns=schema.names, use_threads=False)
-    table = conform(table, schema, f"file {chunk.path}", time_zone).combine_chunks()
+    table = conform(table, schema, f"file {chunk.path}", time_zone, optional).combine_chunks()
     return ReadResult(table.to_batches(), _rejects([]))
 
 
 def _read_text(
-    file: Any, chunk: FileChunk, source: Source, origin: FilesSource, schema: pa.Schema, time_zone: str
+    file: Any,
+    chunk: FileChunk,
+    source: Source,
+    origin: FilesSource,
+    schema: pa.Schema,
+    time_zone: str,
+    optional: Collection[str],
 ) -> ReadResult:
     form = TextFormat.of(origin.format, origin.options, time_zone)
     subject = f"file {chunk.path}"
@@ -105,7 +115,8 @@ def _read_text(
         parsed = read_json(data, schema, form, limit)
     else:
         names = header_of(first, form, subject) if form.header else schema.names
-        parsed = read_csv(data, names, schema, form, subject, limit)
+        there = pa.schema([field for field in schema if field.name in names or field.name not in optional])
+        parsed = read_csv(data, names, there, form, subject, limit)
     numbered = _numbered(file, chunk, data, form, parsed.bad)
     rows = [(bad.reason, f"{chunk.path}:{line}", bad.text) for bad, line in numbered]
     if len(rows) > limit:
@@ -115,7 +126,8 @@ def _read_text(
             f"{origin_text}: a row cannot be read: {reason}. The row is {text[:200]!r}{many}. "
             "Correct the file under a new name, the schema or the options, or set on_error='reject'."
         )
-    return ReadResult(parsed.table.combine_chunks().to_batches(), _rejects(rows))
+    batches = parsed.table.combine_chunks().to_batches()
+    return ReadResult([widened(batch, schema) for batch in batches], _rejects(rows))
 
 
 def text_of(file: Any, chunk: FileChunk, form: TextFormat) -> tuple[bytes, bytes]:

@@ -4,12 +4,13 @@ Invariants:
     * No value changes its meaning: integers may become other integers, decimals or doubles that hold them exactly,
       text stays text, a timestamp without a zone is read in the session's time zone. Anything else is refused.
     * The only thing that is cut is what Spark cannot hold: time below a microsecond.
-    * What is returned has the schema's columns, in its order, with its types.
+    * What is returned has the schema's columns, in its order, with its types. Of these only those may be missing that
+      the stream got later (`optional`): they are null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,25 +21,27 @@ from holdfast.connect.values import check_values
 from holdfast.errors import SchemaMismatch
 
 
-def table_of(rows: Any, schema: pa.Schema, subject: str, time_zone: str = "UTC") -> pa.Table:
+def table_of(
+    rows: Any, schema: pa.Schema, subject: str, time_zone: str = "UTC", optional: Collection[str] = ()
+) -> pa.Table:
     """Return `rows` as a table with exactly `schema`; `subject` names them in an error."""
     if isinstance(rows, pa.Table):
         table = rows
     elif isinstance(rows, pa.RecordBatch):
         table = pa.Table.from_batches([rows])
     elif type(rows).__module__.partition(".")[0] == "pandas":
-        check_columns(list(map(str, rows.columns)), schema, subject)
+        check_columns(list(map(str, rows.columns)), schema, subject, optional)
         # In a pandas frame NaN is how a missing value is written; in rows as dicts it is a number of its own.
         table = _table_of_columns({str(name): rows[name] for name in rows.columns}, schema, subject, nan_is_null=True)
     else:
         table = _table_of_dicts(rows, schema, subject)
-    check_columns(table.column_names, schema, subject)
-    return conform(table, schema, subject, time_zone)
+    check_columns(table.column_names, schema, subject, optional)
+    return conform(table, schema, subject, time_zone, optional)
 
 
-def check_columns(found: Sequence[str], schema: pa.Schema, subject: str) -> None:
-    """Raise unless `found` are the schema's columns, in any order."""
-    missing = [name for name in schema.names if name not in found]
+def check_columns(found: Sequence[str], schema: pa.Schema, subject: str, optional: Collection[str] = ()) -> None:
+    """Raise unless `found` are the schema's columns, in any order, but for some that are `optional`."""
+    missing = [name for name in schema.names if name not in found and name not in optional]
     unknown = [name for name in found if name not in schema.names]
     repeated = sorted({name for name in found if list(found).count(name) > 1})
     if not (missing or unknown or repeated):
@@ -54,10 +57,20 @@ def check_columns(found: Sequence[str], schema: pa.Schema, subject: str) -> None
     )
 
 
-def conform(table: pa.Table, schema: pa.Schema, subject: str, time_zone: str = "UTC") -> pa.Table:
+def later_columns(schema: pa.Schema, earlier: Sequence[pa.Schema]) -> frozenset[str]:
+    """Return the columns that a stream did not always have: rows may come without them."""
+    return frozenset(name for name in schema.names if any(name not in each.names for each in earlier))
+
+
+def conform(
+    table: pa.Table, schema: pa.Schema, subject: str, time_zone: str = "UTC", optional: Collection[str] = ()
+) -> pa.Table:
     """Return the schema's columns of `table`, cast without loss. Columns that the schema does not name are left out."""
     columns = []
     for field in schema:
+        if field.name in optional and field.name not in table.column_names:
+            columns.append(pa.nulls(table.num_rows, field.type))
+            continue
         if table.schema.get_field_index(field.name) < 0:
             raise SchemaMismatch(
                 f"{subject}: column {field.name!r} is missing: expected {_columns_text(schema)}; "
@@ -197,6 +210,8 @@ def _table_of_columns(
 ) -> pa.Table:
     arrays = {}
     for field in schema:
+        if field.name not in columns:
+            continue
         # A timestamp's own zone, or the lack of one, decides how it is read, so its type is left to the values.
         inferred = types.is_timestamp(field.type)
         try:

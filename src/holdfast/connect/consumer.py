@@ -22,7 +22,7 @@ from holdfast.connect.following import Following, range_end
 from holdfast.connect.lease import LEASE_US, Lease, read_lease, write_lease
 from holdfast.connect.reading import RangeRows, read_range
 from holdfast.connect.views import View, check_view, view_schema, viewed
-from holdfast.errors import Misconfigured, StoreUnavailable
+from holdfast.errors import Misconfigured, SchemaMismatch, StoreUnavailable
 from holdfast.log.segment import read_frame
 from holdfast.log.store import validate_name
 from holdfast.model import Published
@@ -176,6 +176,11 @@ class Consumer:
             bucket_to = range_end(frames, bucket_to, ROWS_PER_TABLE)
             try:
                 rows = self._read(frames, bucket_from, bucket_to)
+            except SchemaMismatch:
+                # The source has got columns; this consumer goes on with those that it began with.
+                if not self._following.learn_schemas():
+                    raise
+                continue
             except (FileNotFoundError, StoreUnavailable):
                 # Retention has moved or dropped a segment since we looked: the journal says which.
                 self._following.poll()
@@ -194,7 +199,7 @@ class Consumer:
         chosen = [frame for frame in frames if frame.bucket_start < bucket_to]
         return read_range(
             chosen,
-            lambda frame: read_frame(self._store, frame.frame, schema),
+            lambda frame: read_frame(self._store, frame.frame, schema, others=self._following.others),
             schema,
             bucket_from,
             bucket_to,

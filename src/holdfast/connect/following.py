@@ -4,17 +4,20 @@ Invariants:
     * A bucket counts as complete when every unit of its stage has committed it, or its source's boundary has passed
       it; of a side stream, when it is complete in every stream that fills it.
     * After `poll`, the rows below what is promised are there: promises are read before the rows.
+    * Who fills a side stream is asked after the promises were read: a stage that came meanwhile is waited for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.connect.catalog import Located, StreamSide
+import pyarrow as pa
+
+from holdfast.connect.catalog import Located, StreamSide, load, schema_of, streams
 from holdfast.errors import ConsumerExpired
 from holdfast.log.stream_reader import StreamReader
 from holdfast.model import END_OF_TIME, FIRST_BUCKET, FrameKind, Published
-from holdfast.plan import Source
+from holdfast.plan import Source, Stage
 
 
 class Following:
@@ -23,8 +26,9 @@ class Following:
     def __init__(self, located: Located) -> None:
         self.located = located
         self.reader = StreamReader(located.store, located.stream)
-        promisers = located.declared.filled_by if isinstance(located.declared, StreamSide) else []
-        self._promisers = [StreamReader(located.store, each) for each in promisers]
+        self.others: list[pa.Schema] = list(located.earlier)
+        """What rows may have been written with, beside the schema that the stream had when it was found."""
+        self._promisers = [StreamReader(located.store, each) for each in _fillers(located.declared)]
 
     @property
     def stream(self) -> str:
@@ -38,9 +42,34 @@ class Following:
 
     def poll(self) -> None:
         """Take in what the journals say now."""
-        for reader in self._promisers:
-            reader.poll()
+        while True:
+            for reader in self._promisers:
+                reader.poll()
+            if not isinstance(self.located.declared, StreamSide) or not self._filled_by_others():
+                break
         self.reader.poll()
+
+    def learn_schemas(self) -> bool:
+        """Look whether the stream has got columns since it was found; return whether it has."""
+        topology = load(self.located.store).topology
+        declared = self.located.declared
+        name = declared.of if isinstance(declared, StreamSide) else declared.name
+        now = next((source for source in topology.sources if source.name == name), None)
+        found = [] if now is None else [schema_of(each) for each in (now.schema, *now.earlier)]
+        fresh = [schema for schema in found if schema not in self.others and schema != self.located.schema]
+        self.others += fresh
+        return bool(fresh)
+
+    def _filled_by_others(self) -> bool:
+        """Look whether other stages fill the stream now; if so, follow those."""
+        declared = streams(load(self.located.store).topology).get(self.stream)
+        now = _fillers(self.located.declared) if declared is None else _fillers(declared[0])
+        if set(now) == {reader.stream for reader in self._promisers}:
+            return False
+        for reader in self._promisers:
+            reader.close()
+        self._promisers = [StreamReader(self.located.store, each) for each in now]
+        return True
 
     def wait(self, timeout_s: float) -> None:
         """Wait until what holds the stream up may have moved on."""
@@ -86,6 +115,10 @@ class Following:
         """Give the descriptors back."""
         for reader in (self.reader, *self._promisers):
             reader.close()
+
+
+def _fillers(declared: Source | Stage | StreamSide) -> list[str]:
+    return declared.filled_by if isinstance(declared, StreamSide) else []
 
 
 def range_end(frames: Sequence[Published], bucket_to: int, rows_max: int) -> int:

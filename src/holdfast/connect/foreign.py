@@ -4,7 +4,9 @@ Guarantees:
     * What is told is what the other journal says: frames, where they move, what is trimmed, and how far all units have
       come, as a boundary. A bucket is complete here when it is complete there.
     * Retention over there keeps what this pipeline may still need: it has a lease, as a named consumer has.
-    * A pipeline with other buckets, or other columns than were declared, is refused by name.
+    * Before this pipeline's lease nothing counts as kept: a stage that comes later begins there.
+    * A pipeline with other buckets, or other columns than were declared, is refused by name; one that got more columns
+      is read with those that it had.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ class ForeignStream:
         check_fits(self._located, source, topology)
         self._reader = StreamReader(self._located.store, self._located.stream)
         self._boundary_us = NO_BOUNDARY
+        lease = read_lease(self._located.store, self._located.stream, lease_name(source, topology))
+        self._held_from: int | None = None if lease is None or lease.bucket <= FIRST_BUCKET else lease.bucket
 
     @property
     def stream(self) -> str:
@@ -47,6 +51,9 @@ class ForeignStream:
             match item:
                 case Published(kind=FrameKind.DATA) | Moved() | Trimmed():
                     told.append(msgspec.structs.replace(item, stream=self._name))
+        if self._held_from is not None and self._reader.started:
+            told.append(Trimmed(self._name, self._held_from))
+            self._held_from = None
         ledger = self._reader.ledger
         boundary_us = ledger.boundary_us(self._located.stream) if self._reader.started else NO_BOUNDARY
         if boundary_us > self._boundary_us:
@@ -71,11 +78,16 @@ def hold(source: Source, topology: Topology, bucket: int = FIRST_BUCKET) -> None
     assert isinstance(origin, StreamSource), "only such a source is another pipeline's"
     located = locate(origin.url, origin.stream)
     check_fits(located, source, topology)
-    name = f"{topology.name}.{source.name}"
+    name = lease_name(source, topology)
     before = read_lease(located.store, located.stream, name)
     now_us = time.time_ns() // 1000
     kept = bucket if before is None else max(bucket, before.bucket)
     write_lease(located.store, Lease(located.stream, name, kept, now_us, now_us + LEASE_US))
+
+
+def lease_name(source: Source, topology: Topology) -> str:
+    """Return the name under which a pipeline is a consumer of another one's stream."""
+    return f"{topology.name}.{source.name}"
 
 
 class Declared(NamedTuple):
@@ -107,7 +119,7 @@ def check_fits(located: Located, source: Source, topology: Topology) -> None:
             f"pipeline of {topology.bucket_width_us / 1000:g} ms: give both the same bucket="
         )
     expected = schema_of(source.schema)
-    if not located.schema.equals(expected):
+    if expected not in (located.schema, *located.earlier):
         raise SchemaMismatch(
             f"the stream {located.stream!r} of {located.store.url} has the columns {_columns(located.schema)}, and "
             f"this pipeline was made for {_columns(expected)}: read it under another name"

@@ -27,7 +27,7 @@ from holdfast.clock import WallClock
 from holdfast.config import duration_us
 from holdfast.connect.batches import Batches, Flight, Sent
 from holdfast.connect.catalog import Located, wait_until_located
-from holdfast.connect.conform import table_of
+from holdfast.connect.conform import later_columns, table_of
 from holdfast.connect.outgoing import Outgoing, check_times, outgoing_of
 from holdfast.connect.room import Room
 from holdfast.connect.trimming import Trimmer
@@ -78,6 +78,7 @@ class Producer:
         self._source, origin = _source_of(self._located)
         topology = self._located.topology
         self._stream = self._source.name
+        self._optional = later_columns(self._located.schema, self._located.earlier)
         self._width_us = topology.bucket_width_us
         self._log = StreamLog.open(
             self._located.store,
@@ -118,7 +119,7 @@ class Producer:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns that rows have to have."""
+        """The columns that rows have to have; those that the source got later may be missing, and are null then."""
         return self._located.schema
 
     @property
@@ -134,7 +135,8 @@ class Producer:
         Raises `SchemaMismatch` or `BadRow` (nothing was sent), `LogFull` or `StoreUnavailable` (send it again later),
         `Fenced` (another producer has taken the stream over).
         """
-        table = table_of(rows, self.schema, f"stream {self._stream!r}", self._located.topology.session_time_zone)
+        zone = self._located.topology.session_time_zone
+        table = table_of(rows, self.schema, f"stream {self._stream!r}", zone, self._optional)
         check_times(table, self._source)
         request = _Request(outgoing_of(self._located, self._source, table), sequence)
         self._room.wait(self._timeout_s, self._make_room)

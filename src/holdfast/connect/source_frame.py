@@ -10,11 +10,10 @@ Invariants:
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.log.frame import FrameHeader
-from holdfast.model import MANY_SHARDS, NO_BUCKET, NO_WATERMARK, FrameKind
-from holdfast.operators.bucket_table import bucket_table, microseconds
+from holdfast.model import MANY_SHARDS, NO_BUCKET, FrameKind
+from holdfast.operators.bucket_table import bucket_table, highest_event_time
 from holdfast.operators.sharding import sort_by_shard
 from holdfast.plan import Source, Topology
 
@@ -33,11 +32,6 @@ def source_frame(source: Source, topology: Topology, batch: pa.RecordBatch) -> t
         bucket_end,
         shard_row_ends=row_ends,
         bucket_table=table,
-        event_time_max_us=_event_time_max_us(batch, source.event_time),
+        event_time_max_us=highest_event_time(batch, source.event_time),
     )
     return header, sharded
-
-
-def _event_time_max_us(batch: pa.RecordBatch, column: str | None) -> int:
-    highest = None if column is None else pc.max(microseconds(batch.column(column))).as_py()
-    return NO_WATERMARK if highest is None else int(highest)

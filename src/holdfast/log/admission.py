@@ -22,8 +22,10 @@ from holdfast.model import (
     JournalItem,
     Moved,
     Published,
+    SinkBegun,
     SinkDone,
     SnapshotVerified,
+    StageBegun,
     Trimmed,
     UnitCommitted,
 )
@@ -116,6 +118,15 @@ class Admission:
             raise _refused(item, f"a bucket end at or after {done}", str(item.bucket_end))
         self._trial[SinkDone, item.sink] = item.bucket_end
 
+    def _sink_begun(self, item: SinkBegun) -> None:
+        self._sink_done(SinkDone(item.sink, item.stream, item.bucket_start, 0))
+
+    def _stage_begun(self, item: StageBegun) -> None:
+        self._check_name(item.stage, item)
+        units = self._ledger.units(item.stage)
+        if units:
+            raise _refused(item, "a stage of which no unit has committed anything", f"{len(units)} units that have")
+
     def _about_stream(self, item: JournalItem) -> None:
         self._check_name(stream_of(item), item)
 
@@ -143,4 +154,6 @@ _CHECKS: Final[dict[type, Callable[..., None]]] = {
     Ended: Admission._about_stream,
     Moved: Admission._about_stream,
     Trimmed: Admission._about_stream,
+    StageBegun: Admission._stage_begun,
+    SinkBegun: Admission._sink_begun,
 }

@@ -21,9 +21,11 @@ from holdfast.model import (
     Moved,
     Published,
     Reported,
+    SinkBegun,
     SinkDone,
     SinkIntended,
     SnapshotVerified,
+    StageBegun,
     Trimmed,
     UnitCommitted,
 )
@@ -87,7 +89,10 @@ def _logged(old: Ledger, new: Ledger, stream: str) -> Iterator[BatchLogged | Fil
             yield file
 
 
-def _units(old: Ledger, new: Ledger, stream: str) -> Iterator[UnitCommitted | Ended]:
+def _units(old: Ledger, new: Ledger, stream: str) -> Iterator[StageBegun | UnitCommitted | Ended]:
+    begun = new.begun(stream)
+    if begun is not None and begun != old.begun(stream):
+        yield begun
     known_endings = old.endings(stream)
     yield from (Ended(stream, bucket_end) for bucket_end in new.endings(stream) if bucket_end not in known_endings)
     digests: defaultdict[int, list[tuple[int, int, int]]] = defaultdict(list)
@@ -121,13 +126,16 @@ def _snapshots(old: Ledger, new: Ledger, stream: str) -> Iterator[SnapshotVerifi
         yield from (snapshot for snapshot in new.snapshots(stream, shard) if snapshot not in known)
 
 
-def _sinks(old: Ledger, new: Ledger, stream: str) -> Iterator[SinkIntended | SinkDone]:
+def _sinks(old: Ledger, new: Ledger, stream: str) -> Iterator[SinkBegun | SinkIntended | SinkDone]:
     before = old.sinks
     for name, position in new.sinks.items():
         if position.stream != stream:
             continue
         was = before.get(name)
         done, rows = (None, 0) if was is None else (was.bucket_end, was.rows)
+        if position.begun is not None and (was is None or was.begun != position.begun):
+            yield SinkBegun(name, stream, position.begun)
+            done = position.begun
         if position.bucket_end is not None and position.bucket_end != done:
             yield SinkDone(name, stream, position.bucket_end, position.rows - rows)
         if position.intended is not None and (was is None or was.intended != position.intended):

@@ -15,6 +15,7 @@ Invariants:
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final
 
 import google_crc32c
@@ -22,6 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import SchemaMismatch, StoreUnfit
+from holdfast.log.widening import widened
 from holdfast.model import FORMAT_VERSION, MANY_SHARDS, NO_WATERMARK, NOT_DECODED, FrameRef
 from holdfast.ports import Buffer
 
@@ -151,24 +153,27 @@ class FrameView(msgspec.Struct, frozen=True):
         if (length, crc, magic) != (self.length, self.crc, _MAGIC_END):
             raise FrameFault(f"a trailer with length {self.length}, checksum {self.crc:08x}", f"{length} and {crc:08x}")
 
-    def batch(self, schema: pa.Schema) -> pa.RecordBatch:
+    def batch(self, schema: pa.Schema, others: Sequence[pa.Schema] = ()) -> pa.RecordBatch:
         """Return the rows; their columns are views of the segment.
 
-        `FrameFault` where the payload does not hold them.
+        They may have been written with one of `others`, the schemas that the stream had at other times: then they are
+        brought to `schema`. `FrameFault` where the payload does not hold them.
         """
-        if self.header.schema_crc != schema_crc(schema):
+        crc = self.header.schema_crc
+        written = next((each for each in (schema, *others) if schema_crc(each) == crc), None)
+        if written is None:
             raise SchemaMismatch(
                 f"a frame of stream {self.header.stream!r} was written with schema {self.header.schema_crc:08x}, "
                 "expected "
                 f"{schema_crc(schema):08x} ({', '.join(schema.names)}); read it with the schema in pipeline.json"
             )
         try:
-            batch = pa.ipc.read_record_batch(pa.py_buffer(self.payload), schema)
+            batch = pa.ipc.read_record_batch(pa.py_buffer(self.payload), written)
         except (pa.ArrowException, OSError) as error:
             raise FrameFault("rows in Arrow's format", str(error)) from error
         if batch.num_rows != self.header.rows:
             raise FrameFault(f"{self.header.rows} rows, as its header says", f"{batch.num_rows}")
-        return batch
+        return batch if written is schema else widened(batch, schema)
 
 
 def decode_header(data: memoryview) -> FrameView:

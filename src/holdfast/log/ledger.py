@@ -32,9 +32,11 @@ from holdfast.model import (
     Moved,
     Published,
     Reported,
+    SinkBegun,
     SinkDone,
     SinkIntended,
     SnapshotVerified,
+    StageBegun,
     Trimmed,
     UnitCommitted,
 )
@@ -49,7 +51,7 @@ _DIGEST_MODULUS: Final = 1 << 64
 
 def stream_of(item: JournalItem) -> str:
     """Return the stream that an item is about (a stage's output stream has the stage's name)."""
-    if isinstance(item, UnitCommitted | SnapshotVerified | Ended):
+    if isinstance(item, UnitCommitted | SnapshotVerified | Ended | StageBegun):
         return item.stage
     return item.subject if isinstance(item, Reported) else item.stream
 
@@ -70,6 +72,8 @@ class SinkPosition(msgspec.Struct, array_like=True):
     bucket_end: int | None = None
     rows: int = 0
     intended: SinkIntended | None = None
+    begun: int | None = None
+    """The bucket before which it was given nothing, None where it had everything."""
 
 
 class StreamState(msgspec.Struct, array_like=True):
@@ -91,6 +95,8 @@ class StreamState(msgspec.Struct, array_like=True):
     segment_last: dict[str, str] = {}
     """Per folder: the newest segment that a committed frame was in."""
     bytes: int = 0
+    begun: StageBegun | None = None
+    """Of a stage that came later: where it began."""
 
 
 class _Head(msgspec.Struct, array_like=True):
@@ -272,11 +278,24 @@ class Ledger:
 
     def _sink_intended(self, item: SinkIntended) -> None:
         position = self._sinks.get(item.sink, SinkPosition(item.stream))
-        self._sinks[item.sink] = SinkPosition(item.stream, position.bucket_end, position.rows, item)
+        self._sinks[item.sink] = msgspec.structs.replace(position, stream=item.stream, intended=item)
 
     def _sink_done(self, item: SinkDone) -> None:
         position = self._sinks.get(item.sink, SinkPosition(item.stream))
-        self._sinks[item.sink] = SinkPosition(item.stream, item.bucket_end, position.rows + item.rows, None)
+        self._sinks[item.sink] = msgspec.structs.replace(
+            position,
+            stream=item.stream,
+            bucket_end=item.bucket_end,
+            rows=position.rows + item.rows,
+            intended=None,
+        )
+
+    def _sink_begun(self, item: SinkBegun) -> None:
+        rows = self._sinks[item.sink].rows if item.sink in self._sinks else 0
+        self._sinks[item.sink] = SinkPosition(item.stream, item.bucket_start, rows, None, item.bucket_start)
+
+    def _stage_begun(self, item: StageBegun) -> None:
+        self._state(item.stage).begun = item
 
     def _ended(self, item: Ended) -> None:
         state = self._state(item.stage)
@@ -433,6 +452,11 @@ class Ledger:
         state = self._streams.get(stage)
         return [] if state is None else list(state.endings)
 
+    def begun(self, stage: str) -> StageBegun | None:
+        """Return where a stage began that came to a pipeline which had run before, None for one that was there."""
+        state = self._streams.get(stage)
+        return None if state is None else state.begun
+
     def trimmed_before(self, stream: str) -> int | None:
         """Return the first bucket that is kept whole, None if nothing was ever trimmed."""
         state = self._streams.get(stream)
@@ -494,4 +518,6 @@ _APPLY: Final[dict[type, Callable[..., None]]] = {
     Reported: Ledger._reported,
     Moved: Ledger._moved,
     Trimmed: Ledger._trimmed,
+    StageBegun: Ledger._stage_begun,
+    SinkBegun: Ledger._sink_begun,
 }

@@ -173,12 +173,15 @@ def read_header(store: Store, ref: FrameRef) -> FrameHeader:
 
 
 def read_frame(
-    store: Store, ref: FrameRef, schema: pa.Schema, verify: bool = True
+    store: Store, ref: FrameRef, schema: pa.Schema, verify: bool = True, others: Sequence[pa.Schema] = ()
 ) -> tuple[FrameHeader, pa.RecordBatch]:
-    """Return a frame's header and rows, the rows as views of the mapped segment. Safe from many threads."""
+    """Return a frame's header and rows, the rows as views of the mapped segment. Safe from many threads.
+
+    `others` are schemas that the stream had at other times; rows come with the columns of `schema` in any case.
+    """
     view = read_view(store, ref, verify)
     try:
-        return view.header, view.batch(schema)
+        return view.header, view.batch(schema, others)
     except FrameFault as fault:
         raise _corrupt(ref.segment, ref.offset, fault, view.header.stream, view.header.shard) from fault
 

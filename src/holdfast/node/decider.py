@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from holdfast.errors import BadRow
+from holdfast.connect.following import range_end
+from holdfast.errors import BadRow, StoreUnfit
 from holdfast.log.ledger import Ledger, stream_of
 from holdfast.model import FIRST_BUCKET, JournalItem, Published, Reported, SnapshotVerified, UnitCommitted
 from holdfast.node import events
+from holdfast.node.beginning import Beginning
 from holdfast.node.delivery import Delivery, DeliveryPhase, DeliveryStep
 from holdfast.node.ending import Ending
 from holdfast.node.intake import Intake
@@ -66,6 +68,7 @@ class NodeDecider:
         now_us: int,
         adopted: frozenset[str] = frozenset(),
         unread: frozenset[str] = frozenset(),
+        added: frozenset[str] = frozenset(),
     ) -> None:
         self.node = node
         self.situation = Situation(topology, ledger, options, now_us, adopted)
@@ -84,6 +87,7 @@ class NodeDecider:
         self._trimmed_us = now_us
         self._reopen_us: int | None = None
         self._reopening = False
+        self._began = False
         self._handlers: dict[type[Any], Callable[[Any], None]] = {
             events.SlotsChanged: self._slots_changed,
             events.ItemsRead: self._items_read,
@@ -101,12 +105,16 @@ class NodeDecider:
         }
         self._open()
         self._ending = Ending(self.situation, unread)
+        self._beginning = Beginning(self.situation, added)
+        self._begin_sinks()
 
     def handle(self, event: events.Event, now_us: int) -> list[events.Command]:
         """Take an event; return what is to be done now."""
         self.situation.now_us = max(self.situation.now_us, now_us)
         if not self.finished:
             self._handlers[type(event)](event)
+        if not self.finished and not self._began:
+            self._begin_stages()
         if not self.finished:
             self._go_on()
         commands, self._commands = self._commands, []
@@ -123,6 +131,8 @@ class NodeDecider:
                 boundary_us = here.ledger.boundary_us(source.name)
                 newest_us = here.ledger.event_time_max_us(source.name)
                 here.intakes[source.name] = Intake(source, here.topology.bucket_width_us, boundary_us, newest_us)
+        stages_begun = ((name, here.ledger.begun(name)) for name in here.stages)
+        here.begun = {name: begun for name, begun in stages_begun if begun is not None}
         count = len(here.stages) * here.topology.shards
         for stage in here.topology.stages:
             for shard in range(here.topology.shards):
@@ -142,8 +152,28 @@ class NodeDecider:
 
     def _open_unit(self, stage: str, shard: int) -> Unit:
         progress = self.situation.ledger.unit(stage, shard)
-        bucket = FIRST_BUCKET if progress is None else progress.bucket_end
+        bucket = self.situation.begins(stage) if progress is None else progress.bucket_end
         return Unit(stage, shard, bucket_committed=bucket, bucket_memory=bucket)
+
+    def _begin_sinks(self) -> None:
+        items, messages = self._beginning.begin_sinks()
+        self._commit(items)
+        for message in messages:
+            self._warn(message)
+
+    def _begin_stages(self) -> None:
+        """Let new stages begin, as soon as their inputs can be read; see who has to catch up."""
+        items, messages = self._beginning.begin(self._ending.unread)
+        self._commit(items)
+        for message in messages:
+            self._warn(message)
+        if not self.situation.waiting and not self._began:
+            self._began = True
+            try:
+                self._beginning.check_returned()
+            except StoreUnfit as error:
+                self._finish_with("StoreUnfit", str(error))
+            self._scheduler.note_who_is_behind()
 
     # Events
 
@@ -211,6 +241,7 @@ class NodeDecider:
         if slot is None or slot.order is None or slot.order.wave != receipt.wave or receipt.node != self.node:
             return
         order, slot.order = slot.order, None
+        self._scheduler.note_time(slot)
         for work, result in zip(order.works, receipt.results, strict=True):
             if not self.finished:
                 self._result(slot, work, result)
@@ -419,6 +450,7 @@ class NodeDecider:
     def _take_back(self, slot: SlotState) -> None:
         """The slot will not answer for its order any more."""
         order, slot.order = slot.order, None
+        self._scheduler.note_time(slot)
         for work in order.works if order is not None else []:
             self._work_back(work)
 
@@ -548,6 +580,8 @@ class NodeDecider:
             frames = here.ledger.frames(delivery.sink.stream, delivery.bucket_done, bucket_end)
             if not frames:
                 continue
+            present, bucket_end = bucket_end, range_end(frames, bucket_end, here.options.sink_rows_max)
+            delivery.is_behind = bucket_end < present
             first = min(frame.bucket_start for frame in frames)
             intent = delivery.intend(max(delivery.bucket_done, first), bucket_end, here.now_us)
             self._commit([intent], Ticket([intent], intended=[name]))

@@ -57,6 +57,8 @@ class Delivery:
     phase: DeliveryPhase = DeliveryPhase.IDLE
     intent: SinkIntended | None = None
     started_us: int = 0
+    is_behind: bool = False
+    """Whether there is more to put out than the range at hand: the next one follows at once."""
 
     def step(self, step: DeliveryStep) -> None:
         after = DELIVERY_TRANSITIONS.get((self.phase, step))
@@ -71,7 +73,12 @@ class Delivery:
 
     def due(self, now_us: int, hurry: bool) -> bool:
         """Return whether the next range may start now; everything goes out at once when all is ending (`hurry`)."""
-        return self.phase is DeliveryPhase.IDLE and (hurry or now_us >= self.next_us)
+        return self.phase is DeliveryPhase.IDLE and (hurry or self.is_behind or now_us >= self.next_us)
+
+    def begin(self, bucket: int) -> None:
+        """Leave out everything before `bucket`, also what was intended of it."""
+        assert self.phase in (DeliveryPhase.IDLE, DeliveryPhase.INTENDED), "only before anything is under way"
+        self.bucket_done, self.intent, self.phase = bucket, None, DeliveryPhase.IDLE
 
     def intend(self, bucket_from: int, bucket_end: int, now_us: int) -> SinkIntended:
         """Decide on a range; the answer is to be committed before anything of it is written."""

@@ -31,6 +31,11 @@ class Ending:
         self.note_what_is_there(name for name in produced if name not in unread)
 
     @property
+    def unread(self) -> frozenset[str]:
+        """Streams that somebody was taking over when the node started, and that have not been read since."""
+        return frozenset(self._unread)
+
+    @property
     def is_decided(self) -> bool:
         return self._situation.ends is not None
 

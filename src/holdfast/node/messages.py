@@ -15,7 +15,7 @@ from typing import Literal
 
 import msgspec
 
-from holdfast.model import FrameRef, Published
+from holdfast.model import FIRST_BUCKET, FrameRef, Published
 
 
 class FrameOfInput(msgspec.Struct, frozen=True, array_like=True):
@@ -32,13 +32,17 @@ class FrameOfInput(msgspec.Struct, frozen=True, array_like=True):
 
 
 class UnitWork(msgspec.Struct, frozen=True, array_like=True):
-    """One unit in a wave. `snapshot` asks for a snapshot of its state as the wave leaves it."""
+    """One unit in a wave. `snapshot` asks for a snapshot of its state as the wave leaves it.
+
+    Late rows and rejects of buckets before `sides_from` are not kept: others have completed those buckets.
+    """
 
     shard: int
     generation: int
     bucket_memory: int
     publish_from: int
     snapshot: bool = False
+    sides_from: int = FIRST_BUCKET
 
 
 class ProcessWork(msgspec.Struct, frozen=True, tag="process"):
@@ -60,7 +64,7 @@ class AttachWork(msgspec.Struct, frozen=True, tag="attach"):
     """Bring a unit's state to this slot: what is in memory if its header fits, else a snapshot, else empty.
 
     `snapshots` are (bucket, path), the newest first. State must not be beyond `bucket_committed`, and not before
-    `bucket_replay`, the first bucket from which the inputs are still kept; a new unit starts empty at `bucket_replay`
+    `bucket_replay`, the first bucket from which the inputs are still kept; a new unit starts empty as of `bucket_empty`
     if `empty_allowed`. A state in memory of a generation before `generation_committed` was left behind by a node that
     had been taken over: it may have gone on without what its successor decided.
     """
@@ -73,6 +77,7 @@ class AttachWork(msgspec.Struct, frozen=True, tag="attach"):
     snapshots: list[tuple[int, str]]
     empty_allowed: bool
     generation_committed: int = 0
+    bucket_empty: int = FIRST_BUCKET
 
 
 class ForgetWork(msgspec.Struct, frozen=True, tag="forget"):

@@ -9,6 +9,10 @@ class NodeOptions(msgspec.Struct, frozen=True):
     """Times in microseconds."""
 
     wave_budget_us: int = 250_000
+    catch_up_budget_us: int = 100_000
+    catch_up_from_us: int = 5_000_000
+    caught_up_us: int = 1_000_000
+    sink_rows_max: int = 1_000_000
     wave_rows_min: int = 50_000
     wave_rows_max: int = 4_000_000
     wave_deadline_us: int = 120_000_000

@@ -25,6 +25,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Protocol
 
 from holdfast.clock import WallClock
+from holdfast.connect.catalog import load
 from holdfast.connect.files import FileFinder
 from holdfast.connect.foreign import ForeignStream
 from holdfast.errors import CommitRefused, Fenced, HoldfastError, PipelineFailed, StoreUnavailable
@@ -140,6 +141,7 @@ class NodeRunner:
             self._clock.now_us(),
             adopted,
             frozenset(unread),
+            frozenset(load(self._store).added),
         )
 
     def start(self) -> PipelineHandle:

@@ -8,6 +8,8 @@ Invariants:
     * State comes before results, results before sinks, sinks before new input: so what is in flight stays bounded. Of
       results those of later stages come first, as they use up what the stages before them have made. A sink that has
       waited for `delivery_wait_us` comes before results: slots that never come to rest must not keep it waiting.
+    * Stages and sinks that catch up share each slot's time with the others: neither kind has more than half of it while
+      the other has something to do, and each has all that the other leaves.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from holdfast.node.units import Phase, Step, Unit
 from holdfast.plan import ConsoleSink, Stage
 
 ATTACH_AT_ONCE = 16
+CREDIT_US_MAX = 1_000_000
+"""What one kind of work did long ago is no reason to stop it now."""
 
 
 class Scheduler:
@@ -34,17 +38,47 @@ class Scheduler:
     def works_for(self, slot: SlotState) -> list[Work]:
         """Return what the slot does next; nothing if there is nothing to do."""
         self._give_up_stale(slot)
-        if slot.number == JOBS_SLOT:
-            return self._attach(slot) or self._process(slot)
-        overdue_us = self._situation.now_us - self._situation.options.delivery_wait_us
-        return (
-            self._attach(slot)
-            or self._deliver(overdue_us)
-            or self._process(slot)
-            or self._deliver()
-            or self._ingest()
-            or self._forget(slot)
-        )
+        works = self._attach(slot)
+        if not works and slot.number != JOBS_SLOT:
+            works = self._deliver(None, self._situation.now_us - self._situation.options.delivery_wait_us)
+        if works:
+            slot.catches_up = False
+            return works
+        behind_first = self._is_anybody_behind() and slot.credit_us > 0
+        for catches_up in (True, False) if behind_first else (False, True):
+            works = self._process(slot, catches_up)
+            if slot.number != JOBS_SLOT:
+                works = works or self._deliver(catches_up) or ([] if catches_up else self._ingest())
+            if works:
+                slot.catches_up = catches_up
+                return works
+        slot.catches_up = False
+        return [] if slot.number == JOBS_SLOT else self._forget(slot)
+
+    def note_who_is_behind(self) -> None:
+        """At the start: see which stages are so far behind the foremost one that they have to catch up."""
+        here = self._situation
+        places = {name: min(unit.bucket_committed for unit in here.units_of(name)) for name in here.stages}
+        behind = max(1, here.options.catch_up_from_us // here.topology.bucket_width_us)
+        here.catching_up = {name for name, place in places.items() if place + behind < max(places.values())}
+
+    def note_time(self, slot: SlotState) -> None:
+        """A slot is done with its order, or has lost it: see whose time that was."""
+        used_us = self._situation.now_us - slot.started_us
+        used_us = -used_us if slot.catches_up else used_us
+        slot.credit_us = max(-CREDIT_US_MAX, min(CREDIT_US_MAX, slot.credit_us + used_us))
+
+    def _is_anybody_behind(self) -> bool:
+        """Return whether anything catches up; a stage does so until it has reached its inputs, and they theirs."""
+        here = self._situation
+        near = max(1, here.options.caught_up_us // here.topology.bucket_width_us)
+        for name in [name for name in here.stages if name in here.catching_up]:
+            stage = here.stages[name]
+            if any(read.stream in here.catching_up for read in stage.inputs):
+                continue
+            if min(unit.bucket_memory for unit in here.units_of(name)) + near >= here.processable(stage):
+                here.catching_up.discard(name)
+        return bool(here.catching_up) or any(delivery.is_behind for delivery in here.deliveries.values())
 
     def learn_rate(self, stage: str, rows: int, seconds: float) -> None:
         """Take note of how fast a slot was, so that a wave takes about its budget of time."""
@@ -64,7 +98,9 @@ class Scheduler:
 
     def _attach(self, slot: SlotState) -> list[Work]:
         absent = [
-            unit for unit in self._situation.units.values() if unit.slot == slot.number and unit.phase is Phase.ABSENT
+            unit
+            for unit in self._situation.units.values()
+            if unit.slot == slot.number and unit.phase is Phase.ABSENT and unit.stage not in self._situation.waiting
         ]
         works: list[Work] = []
         for unit in absent[:ATTACH_AT_ONCE]:
@@ -85,13 +121,16 @@ class Scheduler:
             unit.bucket_committed,
             kept_from,
             snapshots,
-            kept_from == FIRST_BUCKET,
+            kept_from <= self._situation.begins(unit.stage),
             0 if committed is None else committed.generation,
+            self._situation.begins(unit.stage),
         )
 
-    def _process(self, slot: SlotState) -> list[Work]:
+    def _process(self, slot: SlotState, catches_up: bool) -> list[Work]:
         """Take the units that are furthest behind, up to where the next ones are, so that all come to go together."""
         for stage in reversed(self._situation.stages.values()):
+            if (stage.name in self._situation.catching_up) is not catches_up:
+                continue
             ready = [
                 unit
                 for unit in self._situation.units_of(stage.name)
@@ -139,19 +178,27 @@ class Scheduler:
         )
         if snapshot and every_us is not None:
             unit.snapshot_due_us = now_us + every_us
-        return UnitWork(unit.shard, unit.generation, unit.bucket_memory, unit.bucket_committed, snapshot)
+        begun = self._situation.begun.get(stage.name)
+        sides_from = FIRST_BUCKET if begun is None else begun.sides_from
+        return UnitWork(unit.shard, unit.generation, unit.bucket_memory, unit.bucket_committed, snapshot, sides_from)
 
     def _rows_max(self, stage: Stage, units: int) -> int:
         """Return how many rows of the whole stream a wave may read for so many of its units."""
         options = self._situation.options
         in_jobs = stage.transform is not None
+        catching_up = self._situation.catching_up
+        shares = stage.name in catching_up and len(catching_up) < len(self._situation.stages)
         budget_us = options.job_budget_us if in_jobs else options.wave_budget_us
+        budget_us = min(budget_us, options.catch_up_budget_us) if shares else budget_us
         rows = int(self._rows_per_second.get(stage.name, 0.0) * budget_us / 1e6)
         rows = min(options.wave_rows_max, max(options.job_rows_min if in_jobs else options.wave_rows_min, rows))
         return rows * self._situation.topology.shards // units
 
-    def _deliver(self, intended_before_us: int | None = None) -> list[Work]:
+    def _deliver(self, catches_up: bool | None, intended_before_us: int | None = None) -> list[Work]:
+        """Return a delivery that is due: of sinks that catch up, or that do not, or of any (None)."""
         for delivery in self._situation.deliveries.values():
+            if catches_up is not None and delivery.is_behind is not catches_up:
+                continue
             if intended_before_us is not None and delivery.started_us > intended_before_us:
                 continue
             if delivery.phase is DeliveryPhase.INTENDED and not isinstance(delivery.sink.target, ConsoleSink):

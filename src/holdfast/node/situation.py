@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from holdfast.log.ledger import Ledger
-from holdfast.model import END_OF_TIME, FIRST_BUCKET, JournalItem, Published
+from holdfast.model import END_OF_TIME, FIRST_BUCKET, JournalItem, Published, StageBegun
 from holdfast.node.delivery import Delivery, DeliveryPhase
 from holdfast.node.intake import Intake
 from holdfast.node.messages import AttachWork, DeliverWork, ForgetWork, IngestWork, Order, ProcessWork, Work
@@ -32,6 +32,10 @@ class SlotState:
     started_us: int = 0
     failures: int = 0
     blocked_until_us: int = 0
+    catches_up: bool = False
+    """Whether its order is work of a stage or sink that catches up."""
+    credit_us: int = 0
+    """How much longer it has worked for the others of late."""
 
 
 @dataclass(slots=True)
@@ -69,6 +73,17 @@ class Situation:
     troubles: Troubles = field(default_factory=Troubles)
     ends: dict[str, int] | None = None
     """With `available_now`: the bucket end at which each stage stops, once that is decided."""
+    waiting: set[str] = field(default_factory=set)
+    """New stages with an input that cannot be read yet: where they begin is not decided."""
+    begun: dict[str, StageBegun] = field(default_factory=dict)
+    """Where the stages began that came later."""
+    catching_up: set[str] = field(default_factory=set)
+    """Stages that were far behind others when the node started, and have not reached their inputs yet."""
+
+    def begins(self, stage: str) -> int:
+        """Return the bucket as of which a unit of the stage is empty."""
+        begun = self.begun.get(stage)
+        return FIRST_BUCKET if begun is None else begun.bucket_start
 
     def stage_of(self, work: Work) -> str:
         """Return the stage that a piece of work is about; of what only sources have, one that reads the source."""
@@ -129,10 +144,13 @@ class Situation:
     def may_ingest(self, source: str) -> bool:
         """Return whether a source may bring more rows now: what waits for the stages is bounded.
 
-        A bucket that nobody but the source can complete is not held up by its own rows, however many it has.
+        A stage that catches up has a lot before it anyhow, and holds up nobody else's rows. A bucket that nobody but
+        the source can complete is not held up by its own rows, however many it has.
         """
         limit = self.options.ingest_ahead_rows
         for stage in self.stages.values():
+            if stage.name in self.catching_up:
+                continue
             frames = self._frames_ahead(stage)
             processable = self.processable(stage)
             if sum(frame.rows for frame in frames if frame.bucket_start < processable) > limit:
@@ -161,4 +179,4 @@ class Situation:
             # What keeps no state has nothing to rebuild.
             return unit.bucket_committed
         kept = [snapshot.bucket_end for snapshot in self.ledger.snapshots(unit.stage, unit.shard)]
-        return kept[0] if len(kept) > 1 else FIRST_BUCKET
+        return kept[0] if len(kept) > 1 else self.begins(unit.stage)

@@ -16,19 +16,20 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from holdfast.connect.catalog import locate
+from holdfast.errors import SchemaMismatch
 from holdfast.log.frame import FrameHeader
 from holdfast.log.segment import read_frame, shard_rows
 from holdfast.log.store import open_store
 from holdfast.model import MANY_SHARDS, NO_WATERMARK, bucket_of
 from holdfast.node.messages import FrameOfInput
-from holdfast.operators.bucket_table import bucket_table, microseconds, output_table, output_times
+from holdfast.operators.bucket_table import bucket_table, highest_event_time, output_table, output_times
 from holdfast.operators.columns import Words
 from holdfast.operators.destinations import rows_for
 from holdfast.operators.sharding import take_rows
 from holdfast.operators.union import InputRows, Seen, read_schema
-from holdfast.plan import Source, Stage, StreamSource
+from holdfast.plan import Source, Stage, StageInput, StreamSource
 from holdfast.ports import Store
 
 VERIFIED_MAX: Final = 8192
@@ -46,12 +47,17 @@ class ReadFrame(NamedTuple):
 class FrameReader:
     """Reads the frames of waves. A frame's bytes are verified the first time that this process meets them."""
 
-    def __init__(self, store: Store, sources: Mapping[str, Source]) -> None:
+    def __init__(self, store: Store, sources: Mapping[str, Source], bucket_width_us: int) -> None:
         self._store = store
+        self._sources = sources
+        self._width_us = bucket_width_us
         self._foreign = {
             name: open_store(source.origin.url)
             for name, source in sources.items()
             if isinstance(source.origin, StreamSource)
+        }
+        self._known = {
+            name: [read_schema(each) for each in (source.schema, *source.earlier)] for name, source in sources.items()
         }
         self._verified: dict[tuple[str, str, int], None] = {}
 
@@ -59,15 +65,45 @@ class FrameReader:
         schemas = [read_schema(read.schema) for read in stage.inputs]
         found = []
         for frame in frames:
-            stream = stage.inputs[frame.input].stream
-            place = (stream, frame.frame.segment, frame.frame.offset)
-            store = self._foreign.get(stream, self._store)
-            header, batch = read_frame(store, frame.frame, schemas[frame.input], place not in self._verified)
+            read = stage.inputs[frame.input]
+            place = (read.stream, frame.frame.segment, frame.frame.offset)
+            header, batch = self._read(read.stream, frame, schemas[frame.input], place not in self._verified)
             self._verified[place] = None
-            found.append(ReadFrame(frame, header, batch))
+            found.append(self._with_event_times(ReadFrame(frame, header, batch), read))
         for place in list(islice(self._verified, max(0, len(self._verified) - VERIFIED_MAX))):
             del self._verified[place]
         return found
+
+    def _read(
+        self, stream: str, frame: FrameOfInput, schema: pa.Schema, verify: bool
+    ) -> tuple[FrameHeader, pa.RecordBatch]:
+        store = self._foreign.get(stream, self._store)
+        try:
+            return read_frame(store, frame.frame, schema, verify, self._known.get(stream, ()))
+        except SchemaMismatch:
+            source = self._sources.get(stream)
+            if source is None or not isinstance(source.origin, StreamSource):
+                raise
+        # The other pipeline's stream has got columns since; this one goes on with those that it was made for.
+        located = locate(source.origin.url, source.origin.stream)
+        self._known[stream] = [located.schema, *located.earlier]
+        return read_frame(store, frame.frame, schema, verify, self._known[stream])
+
+    def _with_event_times(self, read: ReadFrame, of: StageInput) -> ReadFrame:
+        """Return a frame with its highest event times, also where no stage asked for them when it was written."""
+        header = read.header
+        known = [read.frame.event_time_max_us, *(highest for _, highest in header.bucket_table)]
+        if of.event_time is None or not header.rows or max(known) != NO_WATERMARK or of.stream in self._foreign:
+            return read
+        if read.frame.stamp_us is not None:
+            highest = highest_event_time(read.batch, of.event_time)
+            return read._replace(frame=msgspec.structs.replace(read.frame, event_time_max_us=highest))
+        if header.bucket_row_ends:
+            buckets = [bucket for bucket, _ in header.bucket_table]
+            table = output_table(read.batch, of.event_time, buckets, header.bucket_row_ends)
+        else:
+            table = bucket_table(read.batch, self._sources[of.stream].tuple_time, of.event_time, self._width_us)
+        return read._replace(header=msgspec.structs.replace(header, bucket_table=table))
 
 
 def input_rows(
@@ -138,8 +174,8 @@ def _timed(read: ReadFrame, event_time: str | None, source: Source, bucket_width
     if event_time is None or read.batch.num_rows == 0:
         return read
     if read.frame.stamp_us is not None:
-        times = microseconds(read.batch.column(event_time))
-        frame = msgspec.structs.replace(read.frame, event_time_max_us=pc.max(times).as_py() or NO_WATERMARK)
+        highest = highest_event_time(read.batch, event_time)
+        frame = msgspec.structs.replace(read.frame, event_time_max_us=highest)
         return read._replace(frame=frame)
     if source.tuple_time is not None:
         table = bucket_table(read.batch, source.tuple_time, event_time, bucket_width_us)

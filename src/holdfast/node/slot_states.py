@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from holdfast.checkpoint.base import forget_base, life_of, note_base
 from holdfast.checkpoint.snapshot_files import read_manifest, read_pages
 from holdfast.errors import SnapshotCorrupt, StateAbsent, StateBusy, StoreUnfit
-from holdfast.model import FIRST_BUCKET
 from holdfast.node.messages import Attached, AttachWork, ForgetWork
 from holdfast.node.slot_context import SlotContext
 from holdfast.node.state_folder import units_folder
@@ -62,7 +61,8 @@ class SlotStates:
             return restored, Attached(work.stage, work.shard, restored.bucket_end, "snapshot", warnings)
         if memory is not None:
             return memory, Attached(work.stage, work.shard, memory.bucket_end, "memory", warnings)
-        return self._empty(work, layout, warnings), Attached(work.stage, work.shard, FIRST_BUCKET, "empty", warnings)
+        empty = self._empty(work, layout, warnings)
+        return empty, Attached(work.stage, work.shard, work.bucket_empty, "empty", warnings)
 
     def forget(self, work: ForgetWork) -> None:
         """Delete the state of an older life; that of this life, or a later one, stays, and one that is in use."""
@@ -143,7 +143,7 @@ class SlotStates:
             )
         target = self._path(work.stage, work.shard)
         forget_base(target)
-        return UnitState.create(target, self._identity_of(work), layout, FIRST_BUCKET)
+        return UnitState.create(target, self._identity_of(work), layout, work.bucket_empty)
 
     # Names
 

@@ -33,7 +33,7 @@ class TransformReader:
 
     def __init__(self, context: SlotContext) -> None:
         self._context = context
-        self._frames = FrameReader(context.store, context.sources)
+        self._frames = FrameReader(context.store, context.sources, context.topology.bucket_width_us)
 
     def rows(self, work: ProcessWork, shard: int) -> pa.RecordBatch:
         """Return the input's rows of one shard with their places, in the order of the stream."""
@@ -102,7 +102,8 @@ class TransformWriter:
         names = buckets[ends - 1].tolist()
         work = self._work
         rows = StreamRows(self._stage.name, work.bucket_from, work.bucket_to, batch, names, ends.tolist())
-        published = append_output(self._context, Phases(), self._units[shard], rows, self._stage.name)
+        unit = self._units[shard]
+        published = append_output(self._context, Phases(), unit, rows, self._stage.name, unit.publish_from)
         counts = np.diff(ends, prepend=0).tolist()
         digests = list(zip(names, counts, digest_rows(batch, rows.row_ends), strict=True))
         return UnitProcessed(shard, published, digests, 0, 0)

@@ -95,7 +95,7 @@ class SlotUnits:
         self._context = context
         self._shards = context.topology.shards
         self._states = SlotStates(context)
-        self._frames = FrameReader(context.store, context.sources)
+        self._frames = FrameReader(context.store, context.sources, context.topology.bucket_width_us)
         self._phases = Phases()
         self._held: dict[tuple[str, int], HeldUnit] = {}
         self._at: tuple[str, int] = ("", 0)
@@ -153,7 +153,7 @@ class SlotUnits:
                 state.begin(unit.bucket_memory)
             self._phases.end("state")
             output = held.operator.process_gathered(wave.gathered(held.operator), work.ended)
-            published = self._append(unit, output)
+            published = self._append(work.stage, unit, output)
             snapshot = None
             rows: int | None = None
             size_bytes: int | None = None
@@ -209,14 +209,17 @@ class SlotUnits:
 
     # Writing
 
-    def _append(self, unit: UnitWork, output: UnitOutput) -> list[Published]:
+    def _append(self, stage: str, unit: UnitWork, output: UnitOutput) -> list[Published]:
         published: list[Published] = []
         for rows in output.rows:
-            published += append_output(self._context, self._phases, unit, rows, rows.stream)
+            published += append_output(self._context, self._phases, unit, rows, rows.stream, unit.publish_from)
+        sides_from = max(unit.publish_from, unit.sides_from)
         for rows in output.late:
-            published += append_output(self._context, self._phases, unit, rows, f"{rows.stream}.late")
+            published += append_output(self._context, self._phases, unit, rows, f"{rows.stream}.late", sides_from)
         for rows in output.rejects:
-            published += append_output(self._context, self._phases, unit, rows, f"{rows.stream}.rejects")
+            # What a stage rejects of its own rows nobody else puts where it does.
+            first = unit.publish_from if rows.stream == stage else sides_from
+            published += append_output(self._context, self._phases, unit, rows, f"{rows.stream}.rejects", first)
         return published
 
     def _snapshot(self, state: UnitState, unit: UnitWork, work: ProcessWork) -> str | None:
@@ -230,10 +233,10 @@ class SlotUnits:
 
 
 def append_output(
-    context: SlotContext, phases: Phases, unit: UnitWork, rows: StreamRows, stream: str
+    context: SlotContext, phases: Phases, unit: UnitWork, rows: StreamRows, stream: str, publish_from: int
 ) -> list[Published]:
-    """Append one frame with the rows of buckets that are not published yet, if there are any."""
-    first = next((n for n, bucket in enumerate(rows.buckets) if bucket >= unit.publish_from), None)
+    """Append one frame with the rows of the buckets from `publish_from` on, if there are any."""
+    first = next((n for n, bucket in enumerate(rows.buckets) if bucket >= publish_from), None)
     if first is None:
         return []
     skip = rows.row_ends[first - 1] if first else 0

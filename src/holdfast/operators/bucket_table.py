@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.model import NO_WATERMARK
 
@@ -18,6 +19,12 @@ def microseconds(column: pa.Array) -> pa.Array:
     """Return a timestamp (or date) column as microseconds since 1970, nulls kept."""
     kind = pa.timestamp("us", column.type.tz) if pa.types.is_timestamp(column.type) else pa.timestamp("us")
     return column.cast(kind).cast(pa.int64())
+
+
+def highest_event_time(batch: pa.RecordBatch, event_time: str | None) -> int:
+    """Return the highest event time of the rows; `NO_WATERMARK` where none has one."""
+    highest = None if event_time is None else pc.max(microseconds(batch.column(event_time))).as_py()
+    return NO_WATERMARK if highest is None else int(highest)
 
 
 def bucket_table(

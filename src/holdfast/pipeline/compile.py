@@ -124,11 +124,16 @@ def compile_topology(
     sources: Mapping[str, DeclaredSource],
     stages: Sequence[DeclaredStage],
     sinks: Sequence[plan.Sink],
+    there: plan.Topology | None = None,
 ) -> tuple[plan.Topology, list[Any]]:
-    """Return the whole pipeline as data, and the table of the user's functions it refers to by number."""
+    """Return the whole pipeline as data, and the table of the user's functions it refers to by number.
+
+    What is `there`, in the store, decides how rows are written that were written before: stages come and go.
+    """
     compiler = _StageCompiler(sources, stages)
     made = [compiler.stage(declared) for declared in stages]
-    inputs = [_with_uses(declared.source, made) for declared in sources.values()]
+    before = {} if there is None else {source.name: source for source in there.sources}
+    inputs = [_with_uses(declared.source, made, before.get(name)) for name, declared in sources.items()]
     topology = plan.Topology(
         name=settings.name,
         shards=settings.shards,
@@ -383,12 +388,13 @@ def _readers(stream: str, made: Sequence[_Made]) -> list[tuple[_Made, Branch]]:
     return [(each, branch) for each in made for branch in each.branches if branch.stream == stream]
 
 
-def _with_uses(source: plan.Source, made: Sequence[_Made]) -> plan.Source:
+def _with_uses(source: plan.Source, made: Sequence[_Made], before: plan.Source | None) -> plan.Source:
     """Return a source with what its stages ask of it: how to shard it, and which column is its event time."""
     # What another pipeline has written lies as it lies.
-    shard_by = () if source.is_foreign else _asked_sharding(source.name, made) or ()
+    asked = () if source.is_foreign else _asked_sharding(source.name, made) or ()
+    shard_by = list(asked) if before is None else before.shard_by
     event_time = _event_time(source.name, made, "log the rows as two sources")
-    return msgspec.structs.replace(source, shard_by=list(shard_by), event_time=event_time)
+    return msgspec.structs.replace(source, shard_by=shard_by, event_time=event_time)
 
 
 def _asked_sharding(stream: str, made: Sequence[_Made]) -> tuple[str, ...] | None:

@@ -162,15 +162,18 @@ class Pipeline:
         return Stream(self, frame, SourceNode(name, users_line()), name)
 
     @names_the_line
-    def topology(self) -> tuple[plan.Topology, list[Callable[..., Any]]]:
-        """Return the whole pipeline as data, and the user's functions that it names by number."""
+    def topology(self, there: plan.Topology | None = None) -> tuple[plan.Topology, list[Callable[..., Any]]]:
+        """Return the whole pipeline as data, and the user's functions that it names by number.
+
+        What is `there` in the store decides how rows are sharded that were logged before.
+        """
         from holdfast.spark.catalyst import session_time_zone
 
         if not self._sources:
             raise Misconfigured(f"the pipeline {self.name!r} has no source; call pipeline.source(...) first")
         shards = self.shards or min(SHARDS_MAX, self._shards_by_default())
         settings = Settings(self.name, shards, self.bucket_width_us, session_time_zone(self.spark))
-        return compile_topology(settings, self._sources, list(self._stages.values()), self._sinks)
+        return compile_topology(settings, self._sources, list(self._stages.values()), self._sinks, there)
 
     def _shards_by_default(self) -> int:
         context = self.spark.sparkContext
@@ -264,14 +267,16 @@ class Pipeline:
         """Set how often a stage's state is written; None for never."""
         self._stages[stage] = replace(self._stages[stage], checkpoint_every_us=every_us)
 
-    def add_sink(self, stream: str, target: plan.ParquetSink | plan.ConsoleSink) -> None:
-        """Send a named stream to a sink, whose own name is kept in the store and follows from the order of calls."""
+    def add_sink(
+        self, stream: str, target: plan.ParquetSink | plan.ConsoleSink, start: Literal["earliest", "latest"]
+    ) -> None:
+        """Send a named stream to a sink. Its name is the store's to give, where it knows the sink by its folder."""
         kind = "parquet" if isinstance(target, plan.ParquetSink) else "console"
         if isinstance(target, plan.ParquetSink):
             self._check_folder(target.path)
         count = sum(sink.name.startswith(f"{stream}-{kind}") and sink.stream == stream for sink in self._sinks)
         name = f"{stream}-{kind}" if not count else f"{stream}-{kind}-{count + 1}"
-        self._sinks.append(plan.Sink(name, stream, target))
+        self._sinks.append(plan.Sink(name, stream, target, start))
 
     def _check_folder(self, path: str) -> None:
         """Refuse a sink's folder that is another's already, or that a source reads from."""

@@ -10,7 +10,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, cast
 
 from holdfast import plan
 from holdfast.config import check_name, interval_us
@@ -240,8 +240,11 @@ class Stream:
         return self
 
     @names_the_line
-    def to(self, sink: plan.ParquetSink | plan.ConsoleSink, view: str = "stable") -> Stream:
-        """Send the stream's rows to a sink."""
+    def to(self, sink: plan.ParquetSink | plan.ConsoleSink, view: str = "stable", start: str = "earliest") -> Stream:
+        """Send the stream's rows to a sink.
+
+        `start` is where a sink begins that is new: with the first rows that are kept, or "latest": with those to come.
+        """
         if self._name is None:
             raise Misconfigured("a sink needs a stream with a name; call .named('...') before .to(...)")
         if view != "stable":
@@ -253,7 +256,9 @@ class Stream:
                 f"the source {self._name!r} cannot go to a sink as it is; make a stream of it and send that: "
                 ".select('*').named('...').to(...)"
             )
-        self._pipeline.add_sink(self._name, sink)
+        if start not in ("earliest", "latest"):
+            raise Misconfigured(f"start is {start!r} and can be 'earliest' or 'latest'")
+        self._pipeline.add_sink(self._name, sink, cast("Literal['earliest', 'latest']", start))
         return self
 
     @names_the_line

@@ -33,7 +33,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from holdfast.config import absolute, duration_us
-from holdfast.connect.catalog import locate
+from holdfast.connect.catalog import locate, schema_of
 from holdfast.connect.following import Following, range_end
 from holdfast.connect.lease import LEASE_US, Lease, write_lease
 from holdfast.connect.reading import read_range
@@ -134,10 +134,12 @@ class _Ranges:
 
     def __init__(self, chosen: Chosen) -> None:
         self.chosen = chosen
+        self.schema = locate(chosen.store, chosen.stream).schema.serialize().to_pybytes()
+        """The stream's columns when the query was planned: it keeps them, though the stream may get more."""
         self._following: Following | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"chosen": self.chosen, "_following": None}
+        return {"chosen": self.chosen, "schema": self.schema, "_following": None}
 
     @_plainly
     def following(self) -> Following:
@@ -174,9 +176,11 @@ class _Ranges:
         store = open_store(found.store.url)
         declared = found.declared
         shard = partition.shard
+        schema = schema_of(self.schema)
+        others = [found.schema, *found.earlier]
 
         def read(frame: Published) -> tuple[FrameHeader, pa.RecordBatch]:
-            header, batch = read_frame(store, frame.frame, found.schema)
+            header, batch = read_frame(store, frame.frame, schema, others=others)
             if not header.shard_row_ends:
                 return header, batch
             row_from, row_to = shard_rows(header, shard, shard + 1)
@@ -185,8 +189,8 @@ class _Ranges:
         frames = [msgspec.structs.replace(frame, shard=shard) for frame in _FRAMES.decode(partition.frames)]
         tuple_time = declared.tuple_time if isinstance(declared, Source) else None
         width_us = found.topology.bucket_width_us
-        rows = read_range(frames, read, found.schema, partition.bucket_from, partition.bucket_to, width_us, tuple_time)
-        table = viewed(rows, found.schema, self.chosen.view)
+        rows = read_range(frames, read, schema, partition.bucket_from, partition.bucket_to, width_us, tuple_time)
+        table = viewed(rows, schema, self.chosen.view)
         if self.chosen.columns is not None:
             table = table.select(self.chosen.columns)
         batches: list[pa.RecordBatch] = table.to_batches(max_chunksize=ROWS_PER_BATCH)

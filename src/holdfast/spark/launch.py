@@ -1,8 +1,8 @@
 """Start a pipeline on a Spark session: everything is checked before anything is touched.
 
 1. The pipeline is compiled, the session's settings and the sinks' folders are checked.
-2. `pipeline.json` is made, or compared with the one that is there.
-3. The terms of the streams are taken; a node that lives is named and keeps them.
+2. `pipeline.json` is made, or compared with the one that is there and changed, where that may be.
+3. The terms of the streams are taken; a node that lives is named and keeps them. What was changed since is refused.
 4. The node's loop starts.
 """
 
@@ -21,7 +21,7 @@ import msgspec
 
 from holdfast.clock import WallClock
 from holdfast.connect.batch_writer import WriterOptions
-from holdfast.connect.catalog import CATALOG_PATH, Catalog, create_or_check, load, locate
+from holdfast.connect.catalog import CATALOG_PATH, Catalog, check_unchanged, create_or_check, load, locate
 from holdfast.connect.folder import check_path
 from holdfast.connect.foreign import hold
 from holdfast.connect.parquet import prepare_folder
@@ -97,6 +97,7 @@ def start(
             taken.callback(server.close)
         log = _open_log(store, topology, available_now)
         taken.callback(log.close)
+        check_unchanged(store, catalog)
         runner = NodeRunner(
             topology,
             catalog.pipeline_id,
@@ -181,12 +182,13 @@ def _ingests(
 
 
 def create(pipeline: Pipeline) -> tuple[Store, Catalog, list[Callable[..., Any]]]:
-    """Make the pipeline's folder, or check that the one that is there fits; nothing runs yet."""
+    """Make the pipeline's folder, or check that the one that is there fits or may change; nothing runs yet."""
     store = open_store(f"{pipeline.store.rstrip('/')}/{pipeline.name}")
-    if pipeline.shards is None and store.exists(CATALOG_PATH):
+    there = load(store).known if store.exists(CATALOG_PATH) else None
+    if pipeline.shards is None and there is not None:
         # How many shards a store has is decided once; the machine of the day does not change it.
-        pipeline.shards = load(store).topology.shards
-    topology, functions = pipeline.topology()
+        pipeline.shards = there.shards
+    topology, functions = pipeline.topology(there)
     return store, create_or_check(store, topology), functions
 
 

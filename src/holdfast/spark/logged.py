@@ -43,25 +43,28 @@ def logged_input(spark: SparkSession, store_url: str, stream: str) -> DataFrame:
     if first is not None:
         _log.warning("stream %r is kept from bucket %d on: toSpark() does not see the rows before", stream, first)
     parts = [msgspec.msgpack.encode([frame.frame for frame in part]) for part in _parts(frames)]
-    read = _FrameRows(found.store.url, found.schema.serialize().to_pybytes(), parts)
+    earlier = [schema.serialize().to_pybytes() for schema in found.earlier]
+    read = _FrameRows(found.store.url, found.schema.serialize().to_pybytes(), earlier, parts)
     return spark.range(0, len(parts), 1, max(len(parts), 1)).mapInArrow(read, struct_type(found.schema))
 
 
 class _FrameRows:
     """Turns the numbers of parts into the rows of their frames, in a task."""
 
-    def __init__(self, store_url: str, schema: bytes, parts: Sequence[bytes]) -> None:
+    def __init__(self, store_url: str, schema: bytes, earlier: Sequence[bytes], parts: Sequence[bytes]) -> None:
         self._store_url = store_url
         self._schema = schema
+        self._earlier = earlier
         self._parts = parts
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         store = open_store(self._store_url)
         schema = pa.ipc.read_schema(pa.py_buffer(self._schema))
+        earlier = [pa.ipc.read_schema(pa.py_buffer(each)) for each in self._earlier]
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 for ref in msgspec.msgpack.decode(self._parts[number], type=list[FrameRef]):
-                    yield read_frame(store, ref, schema)[1]
+                    yield read_frame(store, ref, schema, others=earlier)[1]
 
 
 def _parts(frames: Sequence[Published]) -> list[list[Published]]:

@@ -124,6 +124,13 @@ class FaultyDisk:
             if not names:
                 del self._tree[folder]
 
+    def place(self, path: str, data: bytes) -> None:
+        """Let a whole file be there and on the disk: what a test has done before, or as one step that cannot fail."""
+        file = self.kept[path] = DiskFile(data, data)
+        if path not in self.seen:
+            self._count(path, 1)
+        self.seen[path] = file
+
     # Operations
 
     def operate(self, owner: str, operation: Operation, check_alive: Callable[[], None]) -> bool:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from holdfast.connect.catalog import load
 from holdfast.errors import CommitRefused, Fenced, HoldfastError, StoreUnavailable, StreamTaken
 from holdfast.log.ledger import Ledger
 from holdfast.log.rewrite import rewrite
@@ -147,6 +148,7 @@ class NodeProcess(Process):
             self.options,
             self.timeline.now_us,
             unread=frozenset(unread),
+            added=frozenset(load(self.store).added),
         )
 
     @property

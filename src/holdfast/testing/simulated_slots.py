@@ -193,9 +193,11 @@ class SlotProcess(Process):
             return Attached(work.stage, work.shard, bucket, "snapshot", warnings)
         if not work.empty_allowed:
             raise StoreUnfit(f"unit {work.shard} of {work.stage} cannot be rebuilt: {work}, {warnings}")
-        self.memory.install((work.stage, work.shard), work.generation, FIRST_BUCKET, b"")
+        self.memory.install((work.stage, work.shard), work.generation, work.bucket_empty, b"")
         self.timeline.count("a state was attached empty")
-        return Attached(work.stage, work.shard, FIRST_BUCKET, "empty", warnings)
+        if work.bucket_empty > FIRST_BUCKET:
+            self.timeline.count("a stage began behind rows that were gone")
+        return Attached(work.stage, work.shard, work.bucket_empty, "empty", warnings)
 
     def _forget(self, work: ForgetWork) -> Result:
         state = self.memory.states.get((work.stage, work.shard))

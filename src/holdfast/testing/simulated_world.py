@@ -12,10 +12,11 @@ from random import Random
 
 import msgspec
 
+from holdfast.connect import catalog
 from holdfast.connect.lease import Lease, write_lease
 from holdfast.log.ledger import Ledger
 from holdfast.log.terms import Term
-from holdfast.model import END_OF_TIME, FIRST_BUCKET, FrameRef, JournalItem
+from holdfast.model import END_OF_TIME, FIRST_BUCKET, FORMAT_VERSION, FrameRef, JournalItem
 from holdfast.node.decider import NodeDecider
 from holdfast.node.options import NodeOptions
 from holdfast.plan import (
@@ -88,6 +89,9 @@ class World:
         self._has_transform = self._jobs_random.random() < 0.2
         self.topology = self._make_topology()
         self.transforms = frozenset(stage.name for stage in self.topology.stages if stage.transform is not None)
+        self.addition: Topology | None = self._make_addition()
+        """What the pipeline becomes while nobody runs it: a stage and a sink more."""
+        whole = self.addition or self.topology
         self.sources = {source.name: source for source in self.topology.sources}
         self.options = self._make_options()
         self.rates = Rates()
@@ -104,9 +108,9 @@ class World:
         for source in self.topology.sources:
             self._make_rows(source)
         self.written: dict[tuple[str, int], list[Row]] = {}
-        self.sinks: dict[str, dict[str, list[Row]]] = {sink.name: {} for sink in self.topology.sinks}
+        self.sinks: dict[str, dict[str, list[Row]]] = {sink.name: {} for sink in whole.sinks}
         self.node_streams = [stage.name for stage in self.topology.stages] + list(self.files)
-        streams = [*self.sources, *(stage.name for stage in self.topology.stages)]
+        streams = [*self.sources, *(stage.name for stage in whole.stages)]
         self.seen = {stream: Seen(stream) for stream in streams}
         self.workers: list[SlotProcess] = []
         self.nodes: list[NodeProcess] = []
@@ -118,6 +122,7 @@ class World:
         self._lives = 0
         self._positions: dict[tuple[str, str, int], int] = {}
         self.scribe = Scribe(self, streams)
+        self._write_catalog()
 
     # What there is
 
@@ -166,6 +171,40 @@ class World:
         every_us = random.choice([50_000, 200_000])
         sinks = [Sink(f"out-{stage.name}", stage.name, ParquetSink("out", every_us)) for stage in stages]
         return Topology("simulated", self.shards, WIDTH_US, sources, stages, sinks)
+
+    def _make_addition(self) -> Topology | None:
+        """Return the pipeline as it will be, in some worlds; by random numbers of its own, which disturb no other."""
+        chooser = Random(f"addition {self.seed}")
+        if not self.disk.capabilities.lock or chooser.random() < 0.6:
+            return None
+        self._change_us = START_US + chooser.randint(0, SPAN_US)
+        schema = SCHEMA.serialize().to_pybytes()
+        streams = [source.name for source in self.topology.sources] + [stage.name for stage in self.topology.stages]
+        read = chooser.sample(streams, chooser.randint(1, 2))
+        added = Stage(
+            "added", [StageInput(name, schema, []) for name in read], schema, KEEPS_STATE, [], schema, 300_000
+        )
+        stages = [*self.topology.stages, msgspec.structs.replace(added, sharded=True)]
+        sinks = [Sink(f"new-{name}", name, ParquetSink(f"new-{name}")) for name in ("added", "totals")]
+        return msgspec.structs.replace(self.topology, stages=stages, sinks=[*self.topology.sinks, *sinks])
+
+    def _change(self) -> None:
+        """Make the pipeline what it will be, if it is time, no node lives and nobody trims."""
+        if self.addition is None or self.living_nodes or not (self.healing or self.timeline.now_us >= self._change_us):
+            return
+        changer = self.disk.process("changer")
+        with catalog.changing(changer) as held:
+            if held:
+                self.topology, self.addition = self.addition, None
+                self.node_streams.append("added")
+                self._write_catalog()
+                self.timeline.count("a stage was added")
+        changer.kill()
+
+    def _write_catalog(self) -> None:
+        added = [stage.name for stage in self.topology.stages if stage.name == "added"]
+        content = catalog.Catalog(FORMAT_VERSION, "simulated", "", self.topology, added=added)
+        self.disk.disk.place(catalog.CATALOG_PATH, catalog.encode(content))
 
     def _stages_behind(self, source: str, every_us: int) -> list[Stage]:
         """Return stages that read `totals`, alone or with a source, and perhaps one more behind them."""
@@ -304,6 +343,7 @@ class World:
         return f"{kind}{self._lives}"
 
     def start_node(self) -> None:
+        self._change()
         now = self.available_now
         node = NodeProcess(self, self._name("node"), self.random.random() < 0.5 if now is None else now)
         self.nodes.append(node)

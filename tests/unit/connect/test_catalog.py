@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from msgspec.structs import replace as replaced
 
 from holdfast.connect import catalog
-from holdfast.errors import Misconfigured, NameInvalid, StoreCorrupt, StoreUnfit
+from holdfast.errors import Misconfigured, NameInvalid, StoreCorrupt, StoreUnavailable, StoreUnfit, StreamTaken
 from holdfast.log.local_store import LocalStore
 from holdfast.plan import (
     Aggregate,
@@ -28,6 +29,7 @@ from holdfast.plan import (
     StageInput,
     Topology,
 )
+from holdfast.testing.faulty_store import Crashed, FaultyStore, How
 
 SALES = pa.schema([("item", pa.string()), ("price", pa.float64())])
 AVERAGES = pa.schema([("item", pa.string()), ("average", pa.float64())])
@@ -83,8 +85,8 @@ def test_the_first_run_writes_and_the_next_reads_the_same(tmp_path: Path) -> Non
     ("change", "text"),
     [
         ({"shards": 4}, "shards was 8, now 4"),
-        ({"bucket_width_us": 50_000}, "bucket_width_us was 200000, now 50000"),
-        ({"sources": topology().sources[:1]}, "sources.south is gone"),
+        ({"bucket_width_us": 50_000}, "bucket was 200 milliseconds, now 50"),
+        ({"session_time_zone": "Europe/Oslo"}, "time zone was UTC, now Europe/Oslo"),
         (
             {
                 "sources": [
@@ -92,9 +94,9 @@ def test_the_first_run_writes_and_the_next_reads_the_same(tmp_path: Path) -> Non
                     topology().sources[1],
                 ]
             },
-            r"sources.north.schema was 'item string, price double', now 'item string, average double'",
+            "source 'north': the column 'price' is gone",
         ),
-        ({"sinks": [Sink("averages.parquet", "north", ParquetSink("out"))]}, "took stream 'averages', now 'north'"),
+        ({"sinks": [Sink("averages.parquet", "north", ParquetSink("out"))]}, "has rows of the stream 'averages'"),
     ],
 )
 def test_another_pipeline_is_refused_with_what_differs(tmp_path: Path, change: dict[str, Any], text: str) -> None:
@@ -116,6 +118,126 @@ def test_sinks_and_policies_may_change(tmp_path: Path) -> None:
     assert catalog.load(store).topology == changed
     assert catalog.load(store).pipeline_id == made.pipeline_id
     assert catalog.load(store).fingerprint == made.fingerprint == catalog.fingerprint(changed)
+
+
+def test_stages_come_go_and_come_back_as_they_were(tmp_path: Path) -> None:
+    store = folder(tmp_path)
+    catalog.create_or_check(store, topology())
+    averages = topology().stages[0]
+    more = replaced(averages, name="more", inputs=averages.inputs[:1])
+    assert [
+        stage.name for stage in catalog.create_or_check(store, topology(stages=[more, averages])).topology.stages
+    ] == [
+        "more",
+        "averages",
+    ]
+    left = catalog.create_or_check(store, topology(stages=[more], sinks=[]))
+    assert left.removed.stages == [averages] and left.removed.sinks == topology().sinks
+    assert left.known.stages == [more, averages]
+    other = replaced(averages, aggregation=replaced(averages.aggregation, window=CountWindow(20, 20)))
+    with pytest.raises(StoreUnfit, match="stage 'averages': its window was 10 rows every 10, now 20 rows every 20"):
+        catalog.create_or_check(store, topology(stages=[more, other]))
+    back = catalog.create_or_check(store, topology(stages=[averages]))
+    assert back.topology == topology(stages=[averages]) and back.removed.stages == [more]
+    with pytest.raises(StoreUnfit, match="'more' was a stage and is now a source"):
+        catalog.create_or_check(
+            store, topology(sources=[*topology().sources, replaced(topology().sources[0], name="more")])
+        )
+
+
+def test_a_source_gets_columns_and_keeps_what_its_frames_are(tmp_path: Path) -> None:
+    store = folder(tmp_path)
+    catalog.create_or_check(store, topology())
+    wide = pa.schema([("item", pa.string()), ("shop", pa.string()), ("price", pa.float64())])
+    averages = topology().stages[0]
+
+    def widened(**changes: Any) -> Topology:
+        sources = [replaced(topology().sources[0], schema=packed(wide), **changes), topology().sources[1]]
+        inputs = [replaced(averages.inputs[0], schema=packed(wide)), averages.inputs[1]]
+        return topology(sources=sources, stages=[replaced(averages, inputs=inputs)])
+
+    changed = catalog.create_or_check(store, widened())
+    assert changed.topology.sources[0].earlier == [packed(SALES)]
+    assert catalog.create_or_check(store, widened()) == changed
+    found = catalog.locate(str(tmp_path / "store"), "north")
+    assert found.schema == wide and found.earlier == [SALES]
+    for change, text in (
+        ({"shard_by": ["shop"]}, r"sharded by \['item'\], now by \['shop'\]"),
+        ({"tuple_time": "at"}, "tuple_time was None, now 'at'"),
+    ):
+        with pytest.raises(StoreUnfit, match=text):
+            catalog.create_or_check(store, widened(**change))
+    with pytest.raises(StoreUnfit, match="'shop' is gone"):
+        catalog.create_or_check(store, topology())
+    timed = catalog.create_or_check(store, widened(event_time="price"))
+    assert timed.topology.sources[0].event_time == "price"
+    assert catalog.create_or_check(store, widened()) == timed, "what frames carry they go on carrying"
+    with pytest.raises(StoreUnfit, match="logged with the event time 'price', now it is 'item'"):
+        catalog.create_or_check(store, widened(event_time="item"))
+
+
+def sinks_of(*paths: str) -> list[Sink]:
+    names = ["averages-parquet", *(f"averages-parquet-{number}" for number in range(2, len(paths) + 1))]
+    return [Sink(name, "averages", ParquetSink(path)) for name, path in zip(names, paths, strict=False)]
+
+
+def test_a_folder_keeps_its_sink(tmp_path: Path) -> None:
+    store = folder(tmp_path)
+
+    def names(*paths: str) -> dict[str, str]:
+        found = catalog.create_or_check(store, topology(sinks=sinks_of(*paths))).topology.sinks
+        return {sink.target.path: sink.name for sink in found if isinstance(sink.target, ParquetSink)}
+
+    first, second, third = "averages-parquet", "averages-parquet-2", "averages-parquet-3"
+    assert names("one") == {"one": first}
+    assert names("two", "one") == {"two": second, "one": first}
+    assert names("two") == {"two": second}
+    assert names("new", "two", "one") == {"new": third, "two": second, "one": first}
+    assert names("moved", "two", "one") == {"moved": third, "two": second, "one": first}
+
+
+@pytest.mark.parametrize("how", list(How))
+@pytest.mark.parametrize("ending", ["error", "killed", "power"])
+def test_a_crash_while_a_pipeline_changes_leaves_the_old_one_or_the_new_one(how: How, ending: str) -> None:
+    changed = topology(stages=[*topology().stages, replaced(topology().stages[0], name="more")])
+    found = set()
+    for number in range(50):
+        store = FaultyStore(seed=number)
+        old = catalog.create_or_check(store, topology())
+        first = len(store.operations)
+        store.fail_at(first + number, how, crash=ending != "error")
+        with contextlib.suppress(Crashed, StoreUnavailable):
+            catalog.create_or_check(store, changed)
+        if len(store.operations) <= first + number:
+            break
+        if ending == "power":
+            store.crash()
+        after = store.process("next")
+        there = catalog.load(after)
+        assert there == old or (there.topology == changed and there.pipeline_id == old.pipeline_id)
+        found.add(there == old)
+        assert catalog.create_or_check(after, changed).topology == changed, "it can be begun again"
+    else:
+        raise AssertionError("a change has an end")
+    assert number > 0 and found
+
+
+def test_a_change_waits_for_who_trims_and_is_refused_while_that_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = folder(tmp_path)
+    catalog.create_or_check(store, topology())
+    monkeypatch.setattr(catalog, "_LOCK_WAIT_S", 0.0)
+    with catalog.changing(store) as held:
+        assert held
+        with catalog.changing(store) as again:
+            assert not again
+        assert catalog.create_or_check(store, topology()).topology == topology(), "what is the same changes nothing"
+        with pytest.raises(StoreUnavailable, match=r"pipeline\.lock"):
+            catalog.create_or_check(store, topology(sinks=[]))
+    catalog.create_or_check(store, topology(sinks=[]))
+    with pytest.raises(StreamTaken, match="was changed by another process"):
+        catalog.check_unchanged(store, replaced(catalog.load(store), topology=topology()))
 
 
 def test_streams_are_found_by_name_with_their_schema(tmp_path: Path) -> None:

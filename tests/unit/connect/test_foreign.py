@@ -98,3 +98,12 @@ def test_other_buckets_and_other_columns_are_refused(first: SlotSession) -> None
     other = pa.schema([("item", pa.int64())]).serialize().to_pybytes()
     with pytest.raises(SchemaMismatch, match="was made for item int64"):
         ForeignStream(msgspec.structs.replace(source, schema=other), topology)
+
+
+def test_what_is_held_no_more_does_not_count_as_kept(first: SlotSession) -> None:
+    """The other pipeline may delete it at any moment: no stage begins there."""
+    source, topology = reading(first, "north")
+    hold(source, topology, 103)
+    foreign = ForeignStream(source, topology)
+    assert followed(foreign, Ledger(2, WIDTH_US)).trimmed_before("theirs") == 103
+    foreign.close()

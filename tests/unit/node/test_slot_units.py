@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from msgspec import structs
 from tests.unit.node.slot_session import SlotSession, topology_of
 from tests.unit.node.stages import SCHEMA, rows_of, some_rows, stage_of
 from tests.unit.operators.harness import WIDTH_US, serialized
 
 from holdfast import plan
-from holdfast.model import FIRST_BUCKET
+from holdfast.model import FIRST_BUCKET, UnitCommitted
 from holdfast.node.messages import Attached, Failed, ForgetWork, Forgotten, Processed, Skipped, StateAbsent
 from holdfast.testing.faulty_store import FaultyStore, How
 
@@ -214,6 +215,57 @@ def test_late_rows_go_to_the_side_once(tmp_path: Path, sharded: bool) -> None:
     assert {(row["item"], row["price"]) for row in session.rows("north.late")} == {("apple", 3), ("cheese", 5)}
     assert all(frame.bucket_start == 101 for frame in session.log.ledger.all_frames("north.late"))
     session.close()
+
+
+def test_late_rows_of_buckets_that_others_have_completed_are_not_kept(tmp_path: Path) -> None:
+    session = SlotSession(tmp_path, topology_of(stage_of("tumbling", late="side")))
+    for bucket in (100, 101, 102):
+        session.feed("north", rows_of(["apple", "apple"], [1, bucket], [200_000, 100_000]), bucket)
+    session.promise(103)
+    session.attach_all()
+    work = session.work(103)
+    units = [structs.replace(unit, sides_from=102) for unit in work.units]
+    work = structs.replace(work, units=units)
+    (result,) = session.perform(work)
+    assert isinstance(result, Processed)
+    session.take(work, result)
+    assert sum(unit.rows_late for unit in result.units) == 2
+    assert [row["price"] for row in session.rows("north.late")] == [102]
+    session.close()
+
+
+@pytest.mark.parametrize("tuple_time", [None, "at"])
+def test_frames_that_carry_no_event_time_are_asked_for_it(tmp_path: Path, tuple_time: str | None) -> None:
+    """A stage with a watermark came later: it gives what it would have given from the beginning."""
+    found = []
+    for number, logged in enumerate(("at", None)):
+        topology = topology_of(stage_of("tumbling"), tuple_time=tuple_time)
+        sources = [structs.replace(source, event_time=logged) for source in topology.sources]
+        session = SlotSession(tmp_path / f"{number}", structs.replace(topology, sources=sources))
+        for bucket in range(100, 110):
+            rows = some_rows(1, bucket, 30, late_us=0 if tuple_time else WIDTH_US)
+            session.feed("north", rows, None if tuple_time else bucket)
+        session.promise(110)
+        session.attach_all()
+        for bucket_to in (103, 110):
+            session.process(bucket_to)
+        found.append(session.digests())
+        session.close()
+    assert found[0] == found[1] and found[0]
+
+
+def test_a_unit_of_a_stage_that_came_later_begins_empty_where_it_is_told(tmp_path: Path, session: SlotSession) -> None:
+    session.trim(105)
+    works = [
+        structs.replace(session.attach_work(shard), bucket_committed=105, empty_allowed=True, bucket_empty=105)
+        for shard in range(2)
+    ]
+    found = session.perform(*works)
+    assert found == [Attached("results", shard, 105, "empty") for shard in range(2)]
+    session.bucket_memory = {0: 105, 1: 105}
+    session.commit(*(UnitCommitted("results", shard, 0, 100, 105) for shard in range(2)))
+    session.process(110)
+    assert {bucket for _, bucket in session.digests()} <= set(range(105, 110))
 
 
 def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
