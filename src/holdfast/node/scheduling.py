@@ -23,6 +23,8 @@ from holdfast.node.units import Phase, Step, Unit
 from holdfast.plan import ConsoleSink, Stage
 
 ATTACH_AT_ONCE = 16
+KEEPS_UP_US = 2_000_000
+"""Who is no further behind is not catching up."""
 CREDIT_US_MAX = 1_000_000
 """What one kind of work did long ago is no reason to stop it now."""
 
@@ -38,7 +40,7 @@ class Scheduler:
     def works_for(self, slot: SlotState) -> list[Work]:
         """Return what the slot does next; nothing if there is nothing to do."""
         self._give_up_stale(slot)
-        works = self._attach(slot)
+        works = self._attach_beside(slot) or self._attach(slot)
         if not works and slot.number != JOBS_SLOT:
             works = self._deliver(None, self._situation.now_us - self._situation.options.delivery_wait_us)
         if works:
@@ -96,14 +98,32 @@ class Scheduler:
             if unit.slot == slot.number and unit.phase is Phase.READY and unit.bucket_memory < kept_from[unit.stage]:
                 unit.step(Step.STATE_LOST)
 
-    def _attach(self, slot: SlotState) -> list[Work]:
+    def _attach_beside(self, slot: SlotState) -> list[Work]:
+        """Attach one unit behind the work of others, where those keep up with their input: they never wait for long.
+
+        So it is when units come from a slot that was lost; at a start all of them are behind, and state comes first.
+        """
+        here = self._situation
+        keeps_up = any(
+            unit.slot == slot.number
+            and unit.phase is Phase.READY
+            and (here.processable(here.stages[unit.stage]) - unit.bucket_memory) * here.topology.bucket_width_us
+            <= KEEPS_UP_US
+            for unit in here.units.values()
+        )
+        if not keeps_up:
+            return []
+        attach = self._attach(slot, 1)
+        return [*self._process(slot, False), *attach] if attach else []
+
+    def _attach(self, slot: SlotState, at_once: int = ATTACH_AT_ONCE) -> list[Work]:
         absent = [
             unit
             for unit in self._situation.units.values()
             if unit.slot == slot.number and unit.phase is Phase.ABSENT and unit.stage not in self._situation.waiting
         ]
         works: list[Work] = []
-        for unit in absent[:ATTACH_AT_ONCE]:
+        for unit in absent[:at_once]:
             unit.step(Step.ATTACH_ORDERED)
             works.append(self._attach_work(unit))
         return works

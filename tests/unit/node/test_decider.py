@@ -186,3 +186,21 @@ def test_a_sink_is_not_kept_waiting_by_slots_that_always_have_rows() -> None:
     here.now_us = start + here.options.delivery_wait_us
     assert next_kind() is DeliverWork
     assert next_kind() is ProcessWork
+
+
+def test_units_that_come_are_attached_one_by_one_where_others_keep_up() -> None:
+    node = decider([])
+    here = node.situation
+    scheduler, slot = Scheduler(here, 0), SlotState(0)
+    bucket = here.now_us // WIDTH_US
+    here.ledger.apply(Advanced("north", (bucket + 3) * WIDTH_US))
+    running, lost = here.units.values()
+    running.slot, running.phase, running.bucket_memory = 0, Phase.READY, bucket
+    lost.slot, lost.phase = 0, Phase.ABSENT
+    ref = FrameRef("streams/north/p/0-000000/000000.seg", 0, 64, 0)
+    here.ledger.apply(Published("north", 0, bucket, bucket + 1, 5, ref, bucket * WIDTH_US))
+    assert [type(work) for work in scheduler.works_for(slot)] == [ProcessWork, AttachWork]
+    # Far behind, as after a start: state comes first, and as much as fits.
+    running.phase, lost.phase = Phase.READY, Phase.ABSENT
+    here.ledger.apply(Advanced("north", (bucket + 1000) * WIDTH_US))
+    assert [type(work) for work in scheduler.works_for(slot)] == [AttachWork]
