@@ -57,7 +57,9 @@ class StageFacts(msgspec.Struct, frozen=True):
 
     name: str
     inputs: list[EdgeFacts]
+    transform: str | None
     keys: list[str]
+    partition_by: str | None
     window: str | None
     watermark: str | None
     aggregates: list[str]
@@ -189,7 +191,9 @@ def _keyed_by(topology: plan.Topology) -> dict[str, list[str] | None]:
         if stage.aggregation is not None:
             keys: list[str] | None = [key.name for key in stage.aggregation.keys]
             steps = [plan.Project(stage.aggregation.outputs), *stage.steps]
-            found[stage.name] = _still_there(keys, keys, steps)
+            found[stage.name] = None if stage.partition_by is not None else _still_there(keys, keys, steps)
+        elif stage.transform is not None:
+            found[stage.name] = None
         else:
             below = [_still_there(found.get(read.stream), _names(read.schema), read.steps) for read in stage.inputs]
             found[stage.name] = below[0] if all(keys == below[0] for keys in below) else None
@@ -214,7 +218,9 @@ def _stage(stage: plan.Stage, topology: plan.Topology, keyed: dict[str, list[str
     return StageFacts(
         name=stage.name,
         inputs=[_edge(stage, read, keyed.get(read.stream)) for read in stage.inputs],
+        transform=None if stage.transform is None else _transform(stage.transform),
         keys=[] if aggregation is None else [_key(key) for key in aggregation.keys],
+        partition_by=None if stage.partition_by is None else f"{stage.partition_by.name} says the shard of a key",
         window=window,
         watermark=_watermark(stage),
         aggregates=[] if aggregation is None else aggregates_texts(aggregation),
@@ -226,6 +232,11 @@ def _stage(stage: plan.Stage, topology: plan.Topology, keyed: dict[str, list[str
         shards=topology.shards,
         promises=_promises(stage),
     )
+
+
+def _transform(transform: plan.Transform) -> str:
+    order = f", in the order of {', '.join(map(quoted, transform.order_by))} in a bucket" if transform.order_by else ""
+    return f"{transform.name}, run by Spark over ranges of committed buckets{order}"
 
 
 def _key(key: plan.Named) -> str:
@@ -256,6 +267,8 @@ def _reason(stage: plan.Stage, read: plan.StageInput, kept_by: list[str] | None)
     if None in traced:
         computed = aggregation.keys[traced.index(None)]
         return f"{quoted(computed.name)} is computed on the way, so rows are picked by its hash"
+    if stage.partition_by is not None:
+        return f"{stage.partition_by.name} says the shard of {names}, so rows are picked by that"
     if kept_by is None:
         return f"rows of {read.stream} may be in any shard, so they are picked by the hash of {names}"
     if kept_by == traced:

@@ -128,9 +128,13 @@ def stage_lines(stage: StageFacts) -> Iterator[Line]:
         yield "from" if number == 0 else "", edge_text(edge)
     by_reason: dict[tuple[str, str], None] = dict.fromkeys((edge.kind, edge.reason) for edge in stage.inputs)
     yield from by_reason
+    if stage.transform:
+        yield "transform", stage.transform
     if stage.aggregates or stage.keys or stage.window:
         yield "groupBy", ", ".join([*stage.keys, *([stage.window] if stage.window else [])]) or "nothing"
         yield "agg", ", ".join(stage.aggregates) or "nothing"
+    if stage.partition_by:
+        yield "partitions", stage.partition_by
     if stage.watermark:
         yield "watermark", stage.watermark
     if stage.steps:

@@ -242,6 +242,8 @@ def stage_text(stage: plan.Stage) -> str:
     inputs = [read.stream + _called(steps_texts(read.steps, _names(read.schema))) for read in stage.inputs]
     text = inputs[0] if len(inputs) == 1 else f"({' + '.join(inputs)})"
     names = _names(stage.union_schema)
+    if stage.transform is not None:
+        text += f".transform({stage.transform.name})"
     if stage.aggregation is not None:
         aggregation = stage.aggregation
         keys = [_named(key, {}) for key in aggregation.keys]
