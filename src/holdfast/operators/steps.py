@@ -125,9 +125,10 @@ class StepRunner:
         if isinstance(error, SchemaMismatch) or (isinstance(error, HoldfastError) and not isinstance(error, BadRow)):
             return error
         row, failure = self._first_bad_row(step, part, 0, error)
-        what, reason = "a column or condition", _reason(failure)
+        what, within = "a column or condition", ""
         if isinstance(step, plan.MapInArrow):
-            what, reason = f"function {step.name!r}", reason + line_in(self.functions[step.function], failure)
+            what, within = f"function {step.name!r}", line_in(self.functions[step.function], failure)
+        reason = _reason(failure) + within
         if row is None:
             message = (
                 f"{what} failed on {part.batch.num_rows} rows from {self.place_of(part, 0)} on, but on none of them by "
@@ -138,7 +139,8 @@ class StepRunner:
                 f"{what} failed on the row at {self.place_of(part, row)}: {reason}. The row is "
                 f'{row_text(part.batch, row)}. Nothing is lost: fix it and start again, or use on_error="reject"'
             )
-        line = self.lines.get(step_key(step)) or self.lines.get("")
+        # A line in the function itself says more than the one that it was given on.
+        line = "" if within else self.lines.get(step_key(step)) or self.lines.get("")
         message += f" (at {line})" if line else ""
         return UserFunctionFailed(message) if isinstance(step, plan.MapInArrow) else BadRow(message)
 
