@@ -33,6 +33,7 @@ from holdfast.plan import (
     StageInput,
     Step,
     TimeWindow,
+    Transform,
 )
 
 Used = frozenset[str] | None
@@ -48,6 +49,7 @@ def differences(there: Stage, asked: Stage) -> list[str]:
         return []
     found = [*_inputs(before, now), *_grouping(before.aggregation, now.aggregation), *_columns(before, now)]
     found += _steps("behind its groupBy", before.steps, now.steps)
+    found += _functions(before, now)
     if before.sharded != now.sharded:
         found.append("its inputs are sharded in another way")
     return found or ["its steps are others"]
@@ -69,7 +71,10 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return schema_text(value)
     if isinstance(value, dict):
-        free = ("on_error", "late") if "delay_us" in value else ("on_error", "function") if _is_map(value) else ()
+        # How an input's rows are picked follows from the keys.
+        free: tuple[str, ...] = ("on_error", "late", "keyed_by") if "delay_us" in value else ()
+        free += ("on_error",) if _is_map(value) else ()
+        free += ("function",) if _is_map(value) or value.keys() == {"function", "name"} else ()
         return {name: plain(each) for name, each in value.items() if name not in free}
     if isinstance(value, list):
         return [plain(each) for each in value]
@@ -83,8 +88,10 @@ def meaning(stage: Stage) -> Any:
 
 def _plain(stage: Stage) -> Any:
     found = plain(msgspec.to_builtins(stage, builtin_types=(bytes,)))
-    # How often it is checkpointed changes no row, nor does what frames say for the stages behind it.
-    return {name: value for name, value in found.items() if name not in ("checkpoint_every_us", "event_time")}
+    # How often it is checkpointed changes no row, nor does what frames say and how they are laid out for the stages
+    # behind it: each frame says for itself what is in it.
+    free = ("checkpoint_every_us", "event_time", "event_time_edge", "shard_by")
+    return {name: value for name, value in found.items() if name not in free}
 
 
 def _is_map(value: dict[str, Any]) -> bool:
@@ -188,6 +195,23 @@ def _grouping(before: Aggregation | None, now: Aggregation | None) -> list[str]:
     if not found and outputs[0] != outputs[1]:
         found.append(f"its columns were {_listed(outputs[0])}, now {_listed(outputs[1])}")
     return found
+
+
+def _functions(before: Stage, now: Stage) -> list[str]:
+    found = []
+    by = [None if each.partition_by is None else each.partition_by.name for each in (before, now)]
+    if by[0] != by[1]:
+        found.append(f"its partition_by was {by[0] or 'none'}, now {by[1] or 'none'}")
+    if before.transform != now.transform:
+        texts = [_transform_text(each.transform) for each in (before, now)]
+        found.append(f"its transform was {texts[0]}, now {texts[1]}")
+    return found
+
+
+def _transform_text(transform: Transform | None) -> str:
+    if transform is None:
+        return "none"
+    return transform.name + (f" with order_by {_listed(transform.order_by)}" if transform.order_by else "")
 
 
 def _columns(before: Stage, now: Stage) -> list[str]:
