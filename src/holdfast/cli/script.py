@@ -11,6 +11,7 @@ Invariants:
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import runpy
@@ -70,6 +71,12 @@ def _quieten_spark() -> None:
     from pyspark.logger import PySparkLogger
 
     PySparkLogger.getLogger("DataFrameQueryContextLogger").disabled = True
+    logging.getLogger().addFilter(_is_no_interrupted_call)
+
+
+def _is_no_interrupted_call(record: logging.LogRecord) -> bool:
+    """Tell what Py4J logs when Ctrl-C comes in the middle of a call to the JVM from all else."""
+    return not str(record.msg).startswith("KeyboardInterrupt while sending command")
 
 
 def check_started(program: Program, file: str) -> None:
