@@ -55,7 +55,7 @@ from holdfast.node.planning import buckets_of, of_bucket
 from holdfast.node.situation import JOBS_SLOT
 from holdfast.node.slot import failure
 from holdfast.node.slot_context import SlotContext, SlotSetup
-from holdfast.plan import Stage, Topology
+from holdfast.plan import Stage, StreamSource, Topology
 from holdfast.spark import transform_plan
 from holdfast.spark.mailbox import Mailbox, reason
 from holdfast.spark.types import arrow_schema, struct_type
@@ -115,7 +115,14 @@ class Jobs:
         self, spark: SparkSession, setup: SlotSetup, topology: Topology, declared: Mapping[str, Declared]
     ) -> None:
         self._context = spark.sparkContext
-        self._store = open_store(setup.store_url)
+        own = open_store(setup.store_url)
+        foreign = {
+            source.name: open_store(source.origin.url)
+            for source in topology.sources
+            if isinstance(source.origin, StreamSource)
+        }
+        inputs = {stage.name: stage.inputs[0].stream for stage in topology.stages if stage.transform is not None}
+        self._stores = {stage: foreign.get(stream, own) for stage, stream in inputs.items()}
         self._told: queue.SimpleQueue[bytes] = queue.SimpleQueue()
         self._mailbox = Mailbox(self._told.put)
         said = self._context.accumulator([], self._mailbox)
@@ -220,7 +227,9 @@ class Jobs:
         """Return the buckets that have rows, as the frames' headers say."""
         found: set[int] = set()
         for frame in work.frames:
-            table = [] if frame.stamp_us is not None else read_header(self._store, frame.frame).bucket_table
+            table = (
+                [] if frame.stamp_us is not None else read_header(self._stores[work.stage], frame.frame).bucket_table
+            )
             found.update(buckets_of(frame, table))
         return sorted(bucket for bucket in found if work.bucket_from <= bucket < work.bucket_to)
 
