@@ -9,6 +9,7 @@ Invariants:
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
@@ -54,7 +55,10 @@ def _note(progress: str, report: dict[str, Any]) -> None:
 
 
 def _example() -> Any:
-    sys.path.insert(0, str(process.ROOT / "examples"))
+    folder = str(process.ROOT / "examples")
+    sys.path.insert(0, folder)
+    # A function of an imported module travels by its name: Spark's workers have to find the module too.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [folder, os.environ.get("PYTHONPATH")]))
     import hashtags  # type: ignore[import-not-found]
 
     return hashtags
