@@ -14,7 +14,6 @@ import sys
 import threading
 import time
 from collections import Counter
-from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -43,8 +42,13 @@ def serve(store: str, bucket: str, marks: str, progress: str) -> None:
     hf.session("hashtags", **{"spark.master": f"local[{CORES}]"})
     pipeline = hf.Pipeline("hashtags", store=store, bucket=bucket)
     _example().build(pipeline)
+
+    class Noting(hf.Listener):
+        def onQueryProgress(self, event: Any) -> None:
+            _note(progress, event.progress)
+
+    pipeline.addListener(Noting())
     running = pipeline.start()
-    running.onProgress(partial(_note, progress))
     mark(Path(marks), "started")
     running.awaitTermination()
 
