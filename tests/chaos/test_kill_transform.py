@@ -16,7 +16,7 @@ from holdfast.log.inspect import read_ledger
 from holdfast.log.store import open_store
 
 pytestmark = [pytest.mark.chaos, pytest.mark.timeout(900)]
-TARGETS = ["worker", "node", "daemon", "jvm", "worker", "node"]
+TARGETS = ["worker", "node", "jvm", "worker", "node"]
 
 
 @pytest.mark.parametrize(("transform", "seed"), [("rows", 11), ("batches", 12)])
