@@ -73,7 +73,9 @@ class Ending:
                 return False
         if any(isinstance(item, Advanced) for ticket in here.tickets.values() for item in ticket.items):
             return False
-        return all(here.stream_end(stream) >= bucket for stream, bucket in self._rows_end.items())
+        # Those that nobody sends to any more end with the run, wherever in a bucket their last promise lies.
+        live = [(stream, bucket) for stream, bucket in self._rows_end.items() if stream not in here.intakes]
+        return all(here.stream_end(stream) >= bucket for stream, bucket in live)
 
     def all_processed(self) -> bool:
         """Return whether every unit has committed its stage's end."""
