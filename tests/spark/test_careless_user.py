@@ -243,7 +243,7 @@ def test_what_a_dataframe_does_at_once_is_answered_with_what_to_do_instead(
 
 def test_a_step_of_another_version_says_so(spark: SparkSession, tmp_path: Path) -> None:
     world = World(tmp_path, spark)
-    for call in (world.rows.join, world.rows.transform, world.rows.dropDuplicatesWithinWatermark):
+    for call in (world.rows.join, world.rows.dropDuplicatesWithinWatermark):
         with pytest.raises(UnsupportedQuery, match=r"later version; .*\(at .*test_careless_user\.py:\d+\)"):
             call()
 

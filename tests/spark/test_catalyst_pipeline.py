@@ -190,7 +190,6 @@ def refused(north: hf.Stream, F: Any) -> dict[str, Callable[[], object]]:
         "second groupBy": lambda: keyed.count().groupBy("item"),
         "behind groupBy": lambda: keyed.count().union(keyed.count()),
         "join": lambda: north.join(north),
-        "transform": lambda: north.transform(lambda frame: frame),
         "dropDuplicatesWithinWatermark": lambda: north.dropDuplicatesWithinWatermark(["item"]),
         "applyInArrow": lambda: keyed.applyInArrow(None, "a int"),
         "available=": lambda: keyed.count().named("second").protect(available="3 seconds"),

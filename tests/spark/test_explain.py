@@ -86,7 +86,7 @@ def test_a_stream_of_another_pipeline_is_drawn_as_such(spark: SparkSession, tmp_
     second = hf.Pipeline("second", store=store, shards=2)
     second.source("more", hf.stream(store, "first/more")).groupBy("a").count().named("counts")
     shown = text_of(second.facts(), 120)
-    assert "more  source: the stream more of another pipeline, " in shown
+    assert "more  source: the stream more of another pipeline," in shown
     assert "as the other pipeline has split it" in shown and "what the other pipeline has committed" in shown
     assert "re-keyed    rows of more may be in any shard, so they are picked by the hash of a" in shown
 

@@ -36,7 +36,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_available_now_takes_what_is_there_and_ends(spark: SparkSession, place: Path) -> None:
     (place / "program.py").write_text(PROGRAM_TEXT + "pipeline.run()\n")
-    assert script.main(["--available-now", "program.py"]) == 0
+    assert script.main(["--available-now", "--quiet", "program.py"]) == 0
     with hf.Consumer("store", "more") as more:
         assert [table.to_pylist() for table in more] == [[{"a": 2}]]
 
@@ -46,7 +46,7 @@ def test_a_program_that_ends_while_its_pipeline_runs_is_told_so(
 ) -> None:
     (place / "program.py").write_text(PROGRAM_TEXT + "pipeline.start()\n")
     try:
-        assert script.main(["program.py"]) == script.EXIT_FUTILE
+        assert script.main(["--quiet", "program.py"]) == script.EXIT_FUTILE
     finally:
         for handle in PROGRAM.handles:
             handle.stop()

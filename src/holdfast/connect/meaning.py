@@ -18,11 +18,11 @@ import msgspec
 import pyarrow as pa
 from msgspec.structs import replace
 
+from holdfast.operators.words import expression_text
 from holdfast.plan import (
     Aggregation,
     Call,
     Column,
-    Constant,
     CountWindow,
     Expression,
     Filter,
@@ -246,32 +246,21 @@ def _step_text(step: Step) -> str:
     if isinstance(step, MapInArrow):
         return f"mapInArrow({step.name}) to {schema_text(step.schema)}"
     if isinstance(step, Filter):
-        return f"filter({_text(step.condition)})"
+        return f"filter({expression_text(step.condition)})"
     return f"select({', '.join(_named_texts(step.columns))})"
 
 
 def _named_texts(columns: Iterable[Named]) -> list[str]:
     return [
         text if text == column.name else f"{text} AS {column.name}"
-        for column, text in ((column, _text(column.expression)) for column in columns)
+        for column, text in ((column, expression_text(column.expression)) for column in columns)
     ]
 
 
 def _aggregate_text(aggregate: Any) -> str:
-    inside = "*" if aggregate.argument is None else _text(aggregate.argument)
+    inside = "*" if aggregate.argument is None else expression_text(aggregate.argument)
     nulls = " ignoring nulls" if aggregate.ignore_nulls else ""
     return f"{aggregate.function}({inside}){nulls} {aggregate.type}"
-
-
-def _text(expression: Expression) -> str:
-    if isinstance(expression, Column):
-        return expression.name
-    if isinstance(expression, Constant):
-        return repr(expression.value) if isinstance(expression.value, str) else str(expression.value)
-    inside = ", ".join(map(_text, expression.arguments))
-    if expression.function == "cast":
-        return f"cast({inside} as {expression.type})"
-    return f"{expression.function}({inside})"
 
 
 def _window_text(window: TimeWindow | CountWindow | None) -> str:
@@ -280,7 +269,9 @@ def _window_text(window: TimeWindow | CountWindow | None) -> str:
     if isinstance(window, CountWindow):
         return f"{window.size} rows every {window.slide}"
     start = f" from {window.start_us / 1e6:g} s" if window.start_us else ""
-    return f"{window.size_us / 1e6:g} s every {window.slide_us / 1e6:g} s of {_text(window.event_time)}{start}"
+    return (
+        f"{window.size_us / 1e6:g} s every {window.slide_us / 1e6:g} s of {expression_text(window.event_time)}{start}"
+    )
 
 
 def _watermark_text(read: StageInput) -> str:
