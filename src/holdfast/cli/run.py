@@ -47,6 +47,8 @@ class Supervisor:
         self._backoff_first_s = backoff_first_s
         self._child: subprocess.Popen[bytes] | None = None
         self._stop = threading.Event()
+        self._stopped_by = signal.SIGTERM
+        self._is_told = False
 
     def run(self) -> int:
         """Return the exit status of the last process, 128 + n where signal n ended it."""
@@ -67,10 +69,12 @@ class Supervisor:
 
     def stop(self, number: int, frame: FrameType | None = None) -> None:
         """Pass a signal on to the script; it may be called by a signal handler."""
+        self._stopped_by = signal.Signals(number)
         self._stop.set()
         child = self._child
         if child is not None and child.poll() is None:
             child.send_signal(number)
+            self._is_told = True
 
     def _run_once(self) -> int:
         # A group of its own: Ctrl-C then reaches the script through us alone, and so once.
@@ -79,8 +83,9 @@ class Supervisor:
             self._arguments, stdout=stdout, process_group=0, preexec_fn=_die_with(os.getpid())
         )
         self._tell("started", pid=self._child.pid)
-        if self._stop.is_set():
-            self._child.send_signal(signal.SIGTERM)
+        if self._stop.is_set() and not self._is_told:
+            # The signal came when there was no script to pass it on to.
+            self._child.send_signal(self._stopped_by)
         code = self._child.wait()
         return code if code >= 0 else 128 - code
 
