@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 SCRIPT = Path(__file__).with_name("pipeline_under_test.py")
+PATH = os.pathsep.join(filter(None, [str(SCRIPT.parents[2]), os.environ.get("PYTHONPATH")]))
+"""Where the scripts of nodes find the tests' own modules."""
 ARCHIVE_BUILDER = b"holdfast.spark.jvm"
 """Makes the class archive once for all, and may outlive whoever needed it first."""
 PATIENCE_S = 120.0
@@ -40,7 +42,7 @@ class NodeProcess:
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
-                env=os.environ | {"HOLDFAST_STATE_DIR": str(states)},
+                env=os.environ | {"HOLDFAST_STATE_DIR": str(states), "PYTHONPATH": PATH},
             )
 
     @property
