@@ -142,7 +142,9 @@ class Broker:
         (self._folder / "log4j2.properties").write_text(LOGGING)
 
     def _format(self) -> None:
-        name = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        # One that begins with a dash would be taken for an option.
+        random = b"\0" + uuid.uuid4().bytes[1:]
+        name = base64.urlsafe_b64encode(random).decode().rstrip("=")
         command = self._java("-Xmx128m", "kafka.tools.StorageTool", "format", "-t", name, "-c", "server.properties")
         ran = subprocess.run(
             command,
