@@ -28,7 +28,7 @@ def main(store: str, stream: str) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
     producers.TRIM_EVERY_S = 1.0  # type: ignore[misc]
-    Trimmer.trim.__defaults__ = (RETAIN_US,)
+    Trimmer.trim.__defaults__ = (RETAIN_US, *(Trimmer.trim.__defaults__ or ())[1:])
     sent = 0
     with hf.Producer(store, stream) as producer:
         while not stopping.wait(PAUSE_S):
