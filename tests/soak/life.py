@@ -97,4 +97,4 @@ if __name__ == "__main__":
         grown = live(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
     except HoldfastError as error:
         sys.exit(f"{type(error).__name__}: {error}")
-    sys.exit("\n".join(grown))
+    sys.exit("\n".join(grown) or 0)
